@@ -1,0 +1,8 @@
+#include <evenkeel.h>
+#include <stdio.h>
+
+int main(void)
+{
+    printf("evenkeel %s\n", ek_version());
+    return 0;
+}

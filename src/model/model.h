@@ -1,0 +1,82 @@
+/* The sharded transformer: a Llama-style model (conventions of Hugging Face's Llama: half-split RoPE, RMSNorm, SwiGLU,
+ * grouped-query attention, no biases) as one rank of a tensor-parallel group computes it, on any layout and role,
+ * forward and backward, fp32.
+ *
+ * Letters: B sequences of a micro-batch, T tokens of a sequence, C hidden, H query heads, G KV heads, D head dimension
+ * C/H, F FFN columns, V vocabulary; u units of the rank's share, a, f, v elements per unit.
+ *
+ * Unit groups (indices into everything per group): attention, one KV head with its H/G query heads; ffn, ffn_block
+ * columns; vocab, vocab_block rows. All sharded tensors are unit-major, a unit is one contiguous run: embedding vocab
+ * (vocab_block, C) rows layer.N.qkv      attention  ((H/G + 2) D, C): the query heads, then the key head, then the
+ * value head, as rows of W (out, in) layer.N.out      attention  ((H/G) D, C): rows of the transposed output projection
+ * (in, out) layer.N.gate_up  ffn        (2 ffn_block, C): the gate rows, then the up rows layer.N.down     ffn
+ * (ffn_block, C): rows of the transposed down projection (in, out) head             vocab      (vocab_block, C) rows;
+ * absent with tied embeddings layer.N.attention_norm, layer.N.ffn_norm, norm: (C), replicated */
+#ifndef EK_MODEL_MODEL_H
+#define EK_MODEL_MODEL_H
+
+#include <evenkeel.h>
+
+typedef struct ek_model_config {
+    uint32_t layers, hidden, heads, kv_heads, ffn, vocab, sequence;
+    uint32_t ffn_block, vocab_block; /* 0: chosen by ek_model_config_finish */
+    bool tied_embeddings;
+    float rope_theta, norm_eps;
+} ek_model_config;
+
+enum { EK_GROUP_ATTENTION, EK_GROUP_FFN, EK_GROUP_VOCAB, EK_MODEL_GROUPS };
+
+/* Fills in the block sizes (the largest power of two up to 64 that divides the size and leaves at least 4 * base_degree
+ * units, else 1) and checks that the model can be built and cut `base_degree` ways; EK_INVALID names the key
+ * ("model.kv_heads: …") and what is allowed. */
+ek_status ek_model_config_finish(ek_model_config *config, uint32_t base_degree);
+
+/* The model's unit groups; unit_bytes is left 0. */
+void ek_model_groups(const ek_model_config *config, ek_unit_group groups[EK_MODEL_GROUPS]);
+
+/* The model's tensors, in a fixed order, with buckets numbered in the order in which backward completes them: the head,
+ * the layers from the last to the first, then embedding and all replicated tensors. *tensors (and the names) is one
+ * block released with ek_free. */
+ek_status ek_model_tensors(const ek_model_config *config, ek_tensor **tensors, size_t *count);
+uint32_t ek_model_buckets(const ek_model_config *config);
+uint64_t ek_model_parameters(const ek_model_config *config);
+
+/* Initial weights of one unit of a tensor (unit 0 of a replicated one), from (seed, tensor, element) alone. Normal with
+ * standard deviation 0.02, the projections back into the residual stream (out, down) divided by sqrt(2 layers); norms
+ * are 1. */
+void ek_model_init(const ek_model_config *config, uint64_t seed, size_t tensor, uint32_t unit, float *values);
+
+/* One rank's share of the model: activations of one micro-batch in one arena of engine memory, tables, no weights. */
+typedef struct ek_model ek_model;
+
+/* Called between layers, forward and backward; a status other than EK_OK ends the pass with it. In backward bucket >= 0
+ * says that the gradients of that bucket are complete (in order 0, 1, …); otherwise it is -1. */
+typedef ek_status (*ek_model_progress)(void *user, bool backward, int bucket);
+
+typedef struct ek_model_options {
+    const ek_model_config *config;   /* copied; finished */
+    ek_engine *engine;               /* for memory; NULL: ordinary memory (then tp must be NULL) */
+    ek_group *tp;                    /* the replica's group on the compute lane; NULL for a rank alone */
+    uint32_t units[EK_MODEL_GROUPS]; /* units of each group that this rank holds */
+    const uint32_t *vocab_units;     /* [units[EK_GROUP_VOCAB]] which: the order of the rank's rows; copied */
+    uint32_t micro_batch;            /* the largest B */
+    ek_model_progress progress;      /* may be NULL */
+    void *user;
+} ek_model_options;
+
+ek_status ek_model_create(ek_model **model, const ek_model_options *options);
+void ek_model_destroy(ek_model *model);
+
+/* weights[t], gradients[t]: this rank's share of tensor t of ek_model_tensors.
+ * tokens (B,T+1): inputs are the first T of a row, targets the last T. *loss_sum: the sum over B*T tokens of the
+ * cross-entropy, the same on all ranks. All ranks of the replica call with the same tokens. EK_PEER_LOST and progress's
+ * statuses pass through. */
+ek_status ek_model_forward(ek_model *model, float *const *weights, const uint32_t *tokens, uint32_t B,
+                           double *loss_sum);
+
+/* After forward, with the same tokens: adds the gradients of scale * loss_sum to gradients[]. `last`: this is the
+ * step's last micro-batch, so report the buckets that are complete. */
+ek_status ek_model_backward(ek_model *model, float *const *weights, float *const *gradients, const uint32_t *tokens,
+                            uint32_t B, float scale, bool last);
+
+#endif

@@ -1,0 +1,54 @@
+/* The configuration of a training run: one YAML file and --set overrides. docs/configuration.md documents every key.
+ *
+ * A refused configuration is EK_INVALID with one line of text that names the place, the key, what was found and what is
+ * allowed: examples/tiny.yaml:5: parallel.tp: found "four"; a whole number from 1 to 1024 is needed
+ *     --set parallel.tp=four: parallel.tp: found "four"; …
+ *     examples/tiny.yaml:7: unknown key "optimizer.learning_rate"; optimizer has lr, min_lr, warmup_steps, … */
+#ifndef EK_TRAIN_CONFIG_H
+#define EK_TRAIN_CONFIG_H
+
+#include <evenkeel.h>
+
+#include "model/model.h"
+
+#define EK_MAX_REPLICAS 256
+
+typedef enum ek_data_format { EK_DATA_BYTES, EK_DATA_LLMC, EK_DATA_MEGATRON } ek_data_format;
+
+typedef struct ek_config {
+    ek_model_config model; /* finished */
+    struct {
+        char *path; /* as given; relative to the working directory */
+        ek_data_format format;
+    } data;
+    struct {
+        uint32_t dp, tp, min_tp;
+        uint32_t *degrees;   /* [degree_count] starting degree of each replica; NULL: all tp */
+        size_t degree_count; /* 0 or dp */
+    } parallel;
+    struct {
+        uint32_t global, micro;
+    } batch;
+    struct {
+        double lr, min_lr, weight_decay, beta1, beta2, eps, clip; /* clip 0: no clipping */
+        uint32_t warmup_steps;
+    } optimizer;
+    struct {
+        uint64_t steps, seed;
+        uint64_t compare_every; /* steps between comparisons of state across ranks; 0: never */
+    } train;
+    struct {
+        char *name;
+        double timeout_seconds;
+        bool threads;                 /* ranks as threads of one process */
+        double link_bytes_per_second; /* --emulate-link; 0: none */
+        double link_latency_seconds;
+    } engine;
+} ek_config;
+
+/* Reads `path` and then overrides[] ("a.b=value", the value in YAML), checks every value and every relation between
+ * values, finishes the model. */
+ek_status ek_config_read(ek_config **config, const char *path, const char *const *overrides, size_t override_count);
+void ek_config_destroy(ek_config *config);
+
+#endif
