@@ -171,6 +171,8 @@ EK_API const uint32_t *ek_membership_drop_order(const ek_membership *membership)
 EK_API uint32_t ek_membership_degree(const ek_membership *membership, uint32_t replica); /* 0: retired */
 EK_API uint32_t ek_membership_level(const ek_membership *membership, uint32_t replica);  /* EK_NONE: retired */
 EK_API uint32_t ek_membership_rank(const ek_membership *membership, uint32_t replica, uint32_t role); /* or EK_NONE */
+/* The ranks of a replica in order of their roles: its TP group. ranks has room for base_degree; returns how many. */
+EK_API uint32_t ek_membership_replica(const ek_membership *membership, uint32_t replica, uint32_t *ranks);
 /* True if the rank holds a role; then *replica and *role (may be NULL) are set. */
 EK_API bool ek_membership_place(const ek_membership *membership, uint32_t rank, uint32_t *replica, uint32_t *role);
 EK_API bool ek_membership_is_spare(const ek_membership *membership, uint32_t rank);
@@ -316,9 +318,9 @@ typedef struct ek_launch_options {
     double link_bytes_per_second; /* emulated link: an operation completes no sooner than latency + bytes / bandwidth */
     double link_latency_seconds;  /* after all members are in it; 0 and 0: no emulation */
     ek_status (*main)(ek_engine *engine, void *user); /* runs on every rank */
-    void (*on_report)(void *user, uint32_t rank, const void *record,
-                      size_t bytes);                  /* in the launching thread; may be NULL */
-    void (*on_lost)(void *user, const ek_loss *loss); /* likewise */
+    /* In the launching thread, either may be NULL; a status other than EK_OK ends the job with it. */
+    ek_status (*on_report)(void *user, uint32_t rank, const void *record, size_t bytes);
+    ek_status (*on_lost)(void *user, const ek_loss *loss);
     void *user; /* each process has its own copy-on-write image of what it points to */
 } ek_launch_options;
 
@@ -350,6 +352,7 @@ typedef struct ek_sync ek_sync;
  * taken. */
 EK_API ek_status ek_sync_create(ek_sync **sync, ek_engine *engine, const ek_membership *membership,
                                 const ek_tensor *tensors, size_t tensor_count);
+/* Waits for what was started, so that the gradient buffer may go. */
 EK_API void ek_sync_destroy(ek_sync *sync);
 
 /* The gradient buffer of this rank: its size in floats, and where a tensor begins. There lie first the rank's own units

@@ -1,0 +1,23 @@
+/* The launching process' view of a run: gathers what the ranks report and writes it down as metrics (JSON lines),
+ * progress lines and the closing table. docs/metrics.md describes the lines. */
+#ifndef EK_TRAIN_MONITOR_H
+#define EK_TRAIN_MONITOR_H
+
+#include "train/worker.h"
+
+typedef struct ek_monitor ek_monitor;
+
+/* Opens (and empties) options->metrics_path. EK_IO if that cannot be done. */
+ek_status ek_monitor_create(ek_monitor **monitor, const ek_run *run);
+void ek_monitor_destroy(ek_monitor *monitor);
+
+/* For ek_launch; `run` is the ek_run whose monitor this is. A status other than EK_OK: the metrics could not be
+ * written. */
+ek_status ek_monitor_report(void *run, uint32_t rank, const void *record, size_t bytes);
+ek_status ek_monitor_lost(void *run, const ek_loss *loss);
+
+/* After the launch: the last metrics line, and the table. Returns `status`, or EK_IO if all went well but the last line
+ * could not be written. */
+ek_status ek_monitor_finish(ek_monitor *monitor, ek_status status);
+
+#endif

@@ -1,0 +1,62 @@
+/* What ranks report to the launching process, which writes metrics, progress and the closing table from it. Every rank
+ * reports every step it commits before it can vote for the next one, so a committed step is known as long as one rank
+ * lives to tell. */
+#ifndef EK_TRAIN_RECORDS_H
+#define EK_TRAIN_RECORDS_H
+
+#include <evenkeel.h>
+
+typedef enum ek_record_kind { EK_RECORD_STEP, EK_RECORD_RECOVERED } ek_record_kind;
+
+typedef struct ek_step_record {
+    ek_record_kind kind;
+    uint64_t step, tokens;
+    double loss, grad_norm, learning_rate; /* the same on all ranks */
+    double started, committed;             /* monotonic seconds */
+    double busy_seconds;    /* CPU time of the compute thread, forward to optimizer: waiting is not in it */
+    double exposed_seconds; /* waiting for the gradient synchronisation after backward */
+    uint64_t reshard_bytes, reduce_bytes; /* sent by this rank in the synchronisation */
+    uint32_t samples;                     /* of the rank's replica; 0 on a rank without a role */
+} ek_step_record;
+
+typedef struct ek_recovery_record {
+    ek_record_kind kind;
+    uint64_t committed_step;
+    double noticed, ended; /* monotonic seconds */
+    uint64_t bytes;        /* received from other ranks */
+    uint32_t absent;       /* ranks that the membership after this recovery knows no more */
+    uint32_t redone_steps; /* 1 if this rank had begun the step that is redone */
+} ek_recovery_record;
+
+typedef union ek_record {
+    ek_record_kind kind;
+    ek_step_record step;
+    ek_recovery_record recovery;
+} ek_record;
+
+/* Where a rank is, as it tells it with every ek_beat: the step it works on and the phase of it. */
+static inline uint64_t ek_note(uint64_t step, uint32_t phase)
+{
+    return step << 8 | phase;
+}
+
+static inline uint64_t ek_note_step(uint64_t note)
+{
+    return note >> 8;
+}
+
+static inline uint32_t ek_note_phase(uint64_t note)
+{
+    return note & 0xff;
+}
+
+/* Ranks of the job that hold no role and are no spares. */
+static inline uint32_t ek_absent_ranks(const ek_membership *membership)
+{
+    uint32_t absent = 0;
+    for (uint32_t rank = 0; rank < ek_membership_ranks(membership); rank++)
+        absent += !ek_membership_place(membership, rank, NULL, NULL) && !ek_membership_is_spare(membership, rank);
+    return absent;
+}
+
+#endif

@@ -1,0 +1,160 @@
+/* Recovery in place: ek_recovery of evenkeel.h, where the protocol stands. What it rests on (docs/recovery.md):
+ *
+ *   - ek_agree gives every survivor the same answer, and completes when all that are alive have come;
+ *   - begin and end are one ek_agree each, and every survivor passes both, whatever happened between them, so that
+ *     the agreements of different ranks never mix up;
+ *   - ek_membership_lose and ek_membership_moves are pure: equal input, equal plan, on every rank;
+ *   - between begin and end old stores are only read, new stores only written. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+
+struct ek_recovery {
+    ek_engine *engine;
+    const ek_membership *old; /* the caller's */
+    ek_membership *next;
+    ek_move *moves;
+    size_t move_count;
+    uint64_t committed_step, bytes;
+};
+
+static void destroy(ek_recovery *recovery)
+{
+    ek_membership_destroy(recovery->next);
+    ek_free(recovery->moves);
+    free(recovery);
+}
+
+ek_status ek_recovery_begin(ek_recovery **out, ek_engine *engine, const ek_membership *membership)
+{
+    ek_recovery *recovery = calloc(1, sizeof *recovery);
+    if (!recovery)
+        return ek_fail(EK_NO_MEMORY, "out of memory for recovery");
+    recovery->engine = engine;
+    recovery->old = membership;
+    ek_agreement agreement;
+    ek_status status = ek_agree(engine, true, &agreement);
+    if (status == EK_OK) {
+        recovery->committed_step = agreement.committed_step;
+        status = ek_membership_lose(membership, agreement.lost, agreement.lost_count, &recovery->next);
+    }
+    if (status == EK_OK)
+        status = ek_membership_moves(membership, recovery->next, &recovery->moves, &recovery->move_count);
+    if (status != EK_OK) {
+        destroy(recovery);
+        return status;
+    }
+    *out = recovery;
+    return EK_OK;
+}
+
+const ek_membership *ek_recovery_membership(const ek_recovery *recovery)
+{
+    return recovery->next;
+}
+
+uint64_t ek_recovery_committed_step(const ek_recovery *recovery)
+{
+    return recovery->committed_step;
+}
+
+uint64_t ek_recovery_bytes(const ek_recovery *recovery)
+{
+    return recovery->bytes;
+}
+
+static char *at(void *data, uint64_t unit, size_t unit_bytes)
+{
+    return (char *)data + unit * unit_bytes;
+}
+
+/* Copies what keeps its place. What keeps its rank but not its place is among the moves. */
+static void keep_in_place(const ek_recovery *recovery, uint32_t rank, const ek_state *state)
+{
+    if (!state->old_data || !state->new_data)
+        return;
+    if (state->group == EK_REPLICATED) {
+        memcpy(state->new_data, state->old_data, state->unit_bytes);
+        return;
+    }
+    uint32_t old_count, new_count;
+    const uint32_t *old_units = ek_membership_units(recovery->old, rank, state->group, &old_count);
+    const uint32_t *new_units = ek_membership_units(recovery->next, rank, state->group, &new_count);
+    uint32_t common = old_count < new_count ? old_count : new_count;
+    for (uint32_t first = 0; first < common;) {
+        uint32_t end = first;
+        while (end < common && old_units[end] == new_units[end])
+            end++;
+        if (end > first)
+            memcpy(at(state->new_data, first, state->unit_bytes),
+                   (const char *)state->old_data + first * state->unit_bytes, (end - first) * state->unit_bytes);
+        first = end + 1;
+    }
+}
+
+/* Turns the moves of one state into messages: between two ranks they are ordered by state, then as in the plan, on both
+ * sides. */
+static void plan_messages(const ek_recovery *recovery, uint32_t rank, const ek_state *state, ek_message *sends,
+                          size_t *send_count, ek_message *receives, size_t *receive_count)
+{
+    for (size_t i = 0; i < recovery->move_count; i++) {
+        const ek_move *move = &recovery->moves[i];
+        if (move->group != state->group)
+            continue;
+        size_t bytes = move->count * state->unit_bytes;
+        if (move->source == rank) /* a send does not write to its data */
+            sends[(*send_count)++] =
+                (ek_message){move->destination,
+                             at((void *)(uintptr_t)state->old_data, move->source_first, state->unit_bytes), bytes};
+        if (move->destination == rank)
+            receives[(*receive_count)++] =
+                (ek_message){move->source, at(state->new_data, move->destination_first, state->unit_bytes), bytes};
+    }
+}
+
+ek_status ek_recovery_move(ek_recovery *recovery, const ek_state *states, size_t count)
+{
+    uint32_t rank = ek_engine_rank(recovery->engine);
+    size_t most_sends = 0, most_receives = 0;
+    for (size_t i = 0; i < recovery->move_count; i++) {
+        most_sends += recovery->moves[i].source == rank;
+        most_receives += recovery->moves[i].destination == rank;
+    }
+    ek_message *sends = calloc(most_sends * count + 1, sizeof *sends);
+    ek_message *receives = calloc(most_receives * count + 1, sizeof *receives);
+    ek_status status = EK_OK;
+    if (!sends || !receives)
+        status = ek_fail(EK_NO_MEMORY, "out of memory for recovery");
+    size_t send_count = 0, receive_count = 0;
+    for (size_t i = 0; i < count && status == EK_OK; i++) {
+        keep_in_place(recovery, rank, &states[i]);
+        plan_messages(recovery, rank, &states[i], sends, &send_count, receives, &receive_count);
+    }
+    if (status == EK_OK)
+        status = ek_exchange(recovery->engine, EK_LANE_COMPUTE, sends, send_count, receives, receive_count, NULL);
+    for (size_t i = 0; i < receive_count && status == EK_OK; i++)
+        if (receives[i].peer != rank)
+            recovery->bytes += receives[i].bytes;
+    free(sends);
+    free(receives);
+    return status;
+}
+
+ek_status ek_recovery_end(ek_recovery **recovery, ek_status status, ek_membership **next)
+{
+    ek_recovery *ending = *recovery;
+    *recovery = NULL;
+    ek_agreement agreement;
+    ek_status agreed = ek_agree(ending->engine, status == EK_OK, &agreement);
+    if (status == EK_OK)
+        status = agreed;
+    if (status == EK_OK && !agreement.ok)
+        status = ek_fail(EK_PEER_LOST, "another rank was lost during recovery");
+    if (status == EK_OK) {
+        *next = ending->next;
+        ending->next = NULL;
+    }
+    destroy(ending);
+    return status;
+}

@@ -1,0 +1,389 @@
+/* The step loop of one rank.
+ *
+ *     step:     forward and backward of every micro-batch, buckets handed to the gradient lane as the last backward
+ * completes them → finish the synchronisation → vote → (committed) update → report anything that ends with EK_PEER_LOST
+ * → recover → the same step again
+ *
+ * Weights are touched after the vote alone, so an aborted step leaves nothing behind but gradients, which the next
+ * attempt clears. */
+#include "train/worker.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "cluster/batch.h"
+#include "train/clock.h"
+#include "train/compare.h"
+#include "train/optimizer.h"
+#include "train/records.h"
+#include "train/store.h"
+
+/* Tags of groups on the compute lane: the replica for its TP group, then this one for all ranks with a role. */
+#define TAG_ALL_RANKS EK_MAX_REPLICAS
+
+typedef struct ek_worker {
+    const ek_run *run;
+    const ek_config *config;
+    ek_engine *engine;
+    uint32_t rank;
+    uint64_t committed; /* steps this rank has applied */
+    bool began_step;    /* the next one has been begun */
+
+    ek_membership *membership;
+    ek_store store;
+
+    /* What hangs on the membership: made by attach, gone with detach. Empty on a rank without a role, but for sync. */
+    bool placed;
+    uint32_t replica, role;
+    bool speaks; /* the rank that counts its replica's loss in the vote */
+    uint32_t first_sample, samples;
+    ek_group *tp, *all;
+    uint32_t *all_ranks;
+    ek_sync *sync;
+    ek_model *model;
+    float *gradients;
+    float **gradient_of; /* [tensors] */
+    uint32_t *tokens;    /* (micro batch, T+1) */
+
+    /* The step in progress */
+    uint32_t passes; /* calls of on_progress in this pass */
+    bool first_micro_batch, last_micro_batch;
+} ek_worker;
+
+static uint64_t current_step(const ek_worker *worker)
+{
+    return worker->committed + 1;
+}
+
+static void beat(ek_worker *worker, ek_phase phase)
+{
+    ek_beat(worker->engine, ek_note(current_step(worker), phase));
+}
+
+/* Kills or stops this rank if the user asked for it here. */
+static ek_status fault_point(ek_worker *worker, ek_phase phase)
+{
+    const ek_train_options *options = worker->run->options;
+    for (size_t i = 0; i < options->fault_count; i++) {
+        const ek_fault_point *fault = &options->faults[i];
+        bool due =
+            phase == EK_PHASE_RECOVERY ? current_step(worker) >= fault->step : current_step(worker) == fault->step;
+        if (due && fault->phase == phase && fault->replica * worker->config->parallel.tp + fault->slot == worker->rank)
+            return ek_inject(worker->engine, fault->hang ? EK_FAULT_HANG : EK_FAULT_KILL);
+    }
+    return EK_OK;
+}
+
+/* Between the layers: the middle of the first forward and of the last backward are the fault points of those phases. */
+static ek_status on_progress(void *user, bool backward, int bucket)
+{
+    ek_worker *worker = user;
+    beat(worker, backward ? EK_PHASE_BACKWARD : EK_PHASE_FORWARD);
+    uint32_t middle = (worker->config->model.layers + 1) / 2;
+    if (++worker->passes == middle && (backward ? worker->last_micro_batch : worker->first_micro_batch))
+        EK_TRY(fault_point(worker, backward ? EK_PHASE_BACKWARD : EK_PHASE_FORWARD));
+    return bucket < 0 ? EK_OK : ek_sync_start(worker->sync, worker->gradients, (uint32_t)bucket);
+}
+
+/* ------------------------------------------------------------------------------------- attach and detach */
+
+static ek_status make_groups(ek_worker *worker)
+{
+    uint32_t tp_ranks[EK_MAX_TP], count = 0;
+    uint32_t degree = ek_membership_replica(worker->membership, worker->replica, tp_ranks);
+    worker->speaks = tp_ranks[0] == worker->rank;
+    if (degree > 1)
+        EK_TRY(ek_group_create(&worker->tp, worker->engine, EK_LANE_COMPUTE, worker->replica, tp_ranks, degree));
+    worker->all_ranks = calloc(ek_engine_ranks(worker->engine), sizeof(uint32_t));
+    if (!worker->all_ranks)
+        return ek_fail(EK_NO_MEMORY, "out of memory for the list of ranks");
+    for (uint32_t rank = 0; rank < ek_engine_ranks(worker->engine); rank++)
+        if (ek_membership_place(worker->membership, rank, NULL, NULL))
+            worker->all_ranks[count++] = rank;
+    return ek_group_create(&worker->all, worker->engine, EK_LANE_COMPUTE, TAG_ALL_RANKS, worker->all_ranks, count);
+}
+
+static ek_status make_gradients(ek_worker *worker)
+{
+    void *memory;
+    EK_TRY(ek_engine_alloc(worker->engine, ek_sync_elements(worker->sync) * sizeof(float), &memory));
+    worker->gradients = memory;
+    for (size_t t = 0; t < worker->run->tensor_count; t++)
+        worker->gradient_of[t] = worker->gradients + ek_sync_offset(worker->sync, t);
+    return EK_OK;
+}
+
+static ek_status make_model(ek_worker *worker)
+{
+    ek_model_options options = {
+        .config = &worker->config->model,
+        .engine = worker->engine,
+        .tp = worker->tp,
+        .micro_batch = worker->config->batch.micro,
+        .progress = on_progress,
+        .user = worker,
+    };
+    for (uint32_t group = 0; group < EK_MODEL_GROUPS; group++) {
+        const uint32_t *units = ek_membership_units(worker->membership, worker->rank, group, &options.units[group]);
+        if (group == EK_GROUP_VOCAB)
+            options.vocab_units = units;
+    }
+    return ek_model_create(&worker->model, &options);
+}
+
+static void take_samples(ek_worker *worker)
+{
+    uint32_t replicas = worker->config->parallel.dp;
+    bool active[EK_MAX_REPLICAS];
+    ek_batch_share shares[EK_MAX_REPLICAS];
+    for (uint32_t r = 0; r < replicas; r++)
+        active[r] = ek_membership_degree(worker->membership, r) > 0;
+    ek_batch_split(worker->config->batch.global, active, replicas, shares);
+    worker->first_sample = shares[worker->replica].first;
+    worker->samples = shares[worker->replica].count;
+}
+
+/* Builds what this rank needs to step under its membership. A rank without a role gets a sync that does nothing. */
+static ek_status attach(ek_worker *worker)
+{
+    worker->placed = ek_membership_place(worker->membership, worker->rank, &worker->replica, &worker->role);
+    EK_TRY(ek_sync_create(&worker->sync, worker->engine, worker->membership, worker->run->tensors,
+                          worker->run->tensor_count));
+    if (!worker->placed)
+        return EK_OK;
+    EK_TRY(make_groups(worker));
+    EK_TRY(make_gradients(worker));
+    take_samples(worker);
+    return make_model(worker);
+}
+
+static void detach(ek_worker *worker)
+{
+    ek_sync_destroy(worker->sync); /* first: it waits for what still uses the gradients */
+    ek_model_destroy(worker->model);
+    ek_group_destroy(worker->tp);
+    ek_group_destroy(worker->all);
+    if (worker->gradients)
+        ek_engine_free(worker->engine, worker->gradients);
+    free(worker->all_ranks);
+    worker->model = NULL;
+    worker->sync = NULL;
+    worker->tp = worker->all = NULL;
+    worker->gradients = NULL;
+    worker->all_ranks = NULL;
+    worker->speaks = false;
+    worker->samples = 0;
+}
+
+/* -------------------------------------------------------------------------------------------------- step */
+
+/* The gradients of the replica's samples, and the sum of their losses. Buckets are on their way when it returns. */
+static ek_status forward_and_backward(ek_worker *worker, double *loss_sum)
+{
+    const ek_config *config = worker->config;
+    float scale = (float)(1.0 / ((double)config->batch.global * config->model.sequence));
+    memset(worker->gradients, 0, ek_sync_elements(worker->sync) * sizeof(float));
+    *loss_sum = 0.0;
+    for (uint32_t done = 0; done < worker->samples; done += config->batch.micro) {
+        uint32_t left = worker->samples - done;
+        uint32_t B = left < config->batch.micro ? left : config->batch.micro;
+        for (uint32_t b = 0; b < B; b++)
+            ek_data_sample(worker->run->data, config->train.seed,
+                           worker->committed * config->batch.global + worker->first_sample + done + b,
+                           worker->tokens + (size_t)b * (config->model.sequence + 1));
+        double loss;
+        worker->first_micro_batch = done == 0;
+        worker->last_micro_batch = left <= config->batch.micro;
+        worker->passes = 0;
+        EK_TRY(ek_model_forward(worker->model, worker->store.planes[EK_PLANE_WEIGHTS], worker->tokens, B, &loss));
+        worker->passes = 0;
+        EK_TRY(ek_model_backward(worker->model, worker->store.planes[EK_PLANE_WEIGHTS], worker->gradient_of,
+                                 worker->tokens, B, scale, worker->last_micro_batch));
+        *loss_sum += loss;
+    }
+    return EK_OK;
+}
+
+/* A replica without samples contributes zeros: no forward, no backward, every bucket at once. */
+static ek_status contribute_zeros(ek_worker *worker)
+{
+    EK_TRY(fault_point(worker, EK_PHASE_FORWARD));
+    EK_TRY(fault_point(worker, EK_PHASE_BACKWARD));
+    if (worker->gradients)
+        memset(worker->gradients, 0, ek_sync_elements(worker->sync) * sizeof(float));
+    for (uint32_t bucket = 0; bucket < worker->run->bucket_count; bucket++)
+        EK_TRY(ek_sync_start(worker->sync, worker->gradients, bucket));
+    return EK_OK;
+}
+
+/* The optimizer: local, and run to its end whatever happens to peers. */
+static ek_status update(ek_worker *worker, double norm)
+{
+    ek_adamw adamw = ek_adamw_step(worker->config, current_step(worker), norm);
+    for (size_t t = 0; worker->placed && t < worker->run->tensor_count; t++) {
+        ek_adamw_update(&adamw, worker->run->tensors[t].group != EK_REPLICATED,
+                        worker->store.planes[EK_PLANE_WEIGHTS][t], worker->gradient_of[t],
+                        worker->store.planes[EK_PLANE_FIRST_MOMENT][t], worker->store.planes[EK_PLANE_SECOND_MOMENT][t],
+                        worker->store.elements[t]);
+        if (t == 0)
+            EK_TRY(fault_point(worker, EK_PHASE_OPTIMIZER));
+    }
+    return EK_OK;
+}
+
+static ek_status run_step(ek_worker *worker)
+{
+    enum { LOSS, SQUARE, VALUES };
+    const ek_config *config = worker->config;
+    ek_step_record record = {.kind = EK_RECORD_STEP, .step = current_step(worker), .samples = worker->samples};
+    record.started = ek_wall_seconds();
+    double busy = ek_busy_seconds(), values[VALUES] = {0}, sums[VALUES];
+
+    worker->began_step = true;
+    beat(worker, EK_PHASE_FORWARD);
+    double loss_sum = 0.0;
+    EK_TRY(worker->samples ? forward_and_backward(worker, &loss_sum) : contribute_zeros(worker));
+
+    beat(worker, EK_PHASE_SYNC);
+    EK_TRY(fault_point(worker, EK_PHASE_SYNC));
+    double backward_ended = ek_wall_seconds();
+    EK_TRY(ek_sync_finish(worker->sync, worker->gradients));
+    record.exposed_seconds = ek_wall_seconds() - backward_ended;
+    values[LOSS] = worker->speaks ? loss_sum : 0.0;
+    values[SQUARE] = ek_sync_square(worker->sync, worker->gradients);
+
+    beat(worker, EK_PHASE_COMMIT);
+    EK_TRY(ek_vote(worker->engine, record.step, values, sums, VALUES));
+    record.committed = ek_wall_seconds();
+    record.tokens = (uint64_t)config->batch.global * config->model.sequence;
+    record.loss = sums[LOSS] / (double)record.tokens;
+    record.grad_norm = sqrt(sums[SQUARE]);
+    record.learning_rate = ek_learning_rate(config, record.step);
+    if (!isfinite(record.loss) || !isfinite(record.grad_norm))
+        return ek_fail(EK_CORRUPT, "step %llu: the loss is %g and the gradient norm %g; lower optimizer.lr",
+                       (unsigned long long)record.step, record.loss, record.grad_norm);
+    EK_TRY(fault_point(worker, EK_PHASE_COMMIT));
+
+    beat(worker, EK_PHASE_OPTIMIZER);
+    EK_TRY(update(worker, record.grad_norm));
+    worker->committed++;
+    worker->began_step = false;
+    record.busy_seconds = ek_busy_seconds() - busy;
+    ek_sync_traffic(worker->sync, &record.reshard_bytes, &record.reduce_bytes);
+    return ek_report(worker->engine, &record, sizeof record);
+}
+
+static ek_status compare(ek_worker *worker)
+{
+    uint64_t every = worker->config->train.compare_every;
+    if (!every || worker->committed % every || !worker->placed)
+        return EK_OK;
+    ek_status status = ek_compare_state(worker->all, worker->all_ranks, worker->membership, &worker->store,
+                                        worker->run->tensors, worker->run->tensor_count, worker->engine);
+    return status == EK_CORRUPT ? ek_fail_prefix(status, "after step %llu: ", (unsigned long long)worker->committed)
+                                : status;
+}
+
+/* ---------------------------------------------------------------------------------------------- recovery */
+
+/* Fills a new store with what this rank holds under the recovery's membership, kept or fetched. */
+static ek_status move_state(ek_worker *worker, ek_recovery *recovery, ek_store *next)
+{
+    const ek_run *run = worker->run;
+    if (ek_recovery_committed_step(recovery) != worker->committed)
+        return ek_fail(EK_CORRUPT, "rank %u has applied %llu steps, the job has committed %llu", worker->rank,
+                       (unsigned long long)worker->committed, (unsigned long long)ek_recovery_committed_step(recovery));
+    EK_TRY(fault_point(worker, EK_PHASE_RECOVERY));
+    EK_TRY(ek_store_create(next, worker->engine, ek_recovery_membership(recovery), run->tensors, run->tensor_count));
+    ek_state *states = calloc(EK_PLANES * run->tensor_count, sizeof *states);
+    if (!states)
+        return ek_fail(EK_NO_MEMORY, "out of memory for recovery");
+    ek_store_states(&worker->store, next, run->tensors, run->tensor_count, states);
+    ek_status status = ek_recovery_move(recovery, states, EK_PLANES * run->tensor_count);
+    free(states);
+    return status;
+}
+
+/* One attempt; EK_PEER_LOST asks for another. */
+static ek_status try_recovery(ek_worker *worker, ek_recovery_record *record)
+{
+    ek_recovery *recovery;
+    EK_TRY(ek_recovery_begin(&recovery, worker->engine, worker->membership));
+    beat(worker, EK_PHASE_RECOVERY);
+    ek_store next = {0};
+    ek_status status = move_state(worker, recovery, &next);
+    record->bytes += ek_recovery_bytes(recovery);
+    ek_membership *membership;
+    status = ek_recovery_end(&recovery, status, &membership);
+    if (status != EK_OK) {
+        ek_store_destroy(&next, worker->engine);
+        return status;
+    }
+    ek_store_destroy(&worker->store, worker->engine);
+    worker->store = next;
+    ek_membership_destroy(worker->membership);
+    worker->membership = membership;
+    return EK_OK;
+}
+
+static ek_status recover(ek_worker *worker)
+{
+    ek_recovery_record record = {.kind = EK_RECORD_RECOVERED, .noticed = ek_wall_seconds()};
+    record.redone_steps = worker->began_step;
+    detach(worker);
+    ek_status status;
+    do
+        status = try_recovery(worker, &record);
+    while (status == EK_PEER_LOST);
+    if (status != EK_OK)
+        return status;
+    EK_TRY(attach(worker));
+    record.committed_step = worker->committed;
+    record.absent = ek_absent_ranks(worker->membership);
+    record.ended = ek_wall_seconds();
+    return ek_report(worker->engine, &record, sizeof record);
+}
+
+/* -------------------------------------------------------------------------------------------------- main */
+
+static ek_status begin(ek_worker *worker)
+{
+    const ek_run *run = worker->run;
+    const ek_config *config = worker->config;
+    worker->gradient_of = calloc(run->tensor_count, sizeof *worker->gradient_of);
+    worker->tokens = calloc((size_t)config->batch.micro * (config->model.sequence + 1), sizeof *worker->tokens);
+    if (!worker->gradient_of || !worker->tokens)
+        return ek_fail(EK_NO_MEMORY, "out of memory for the token buffer");
+    EK_TRY(ek_membership_lose(run->membership, NULL, 0, &worker->membership)); /* a copy of its own */
+    EK_TRY(ek_store_create(&worker->store, worker->engine, worker->membership, run->tensors, run->tensor_count));
+    ek_store_init(&worker->store, worker->membership, worker->rank, &config->model, config->train.seed, run->tensors,
+                  run->tensor_count);
+    return attach(worker);
+}
+
+static void end(ek_worker *worker)
+{
+    detach(worker);
+    ek_store_destroy(&worker->store, worker->engine);
+    ek_membership_destroy(worker->membership);
+    free(worker->gradient_of);
+    free(worker->tokens);
+}
+
+ek_status ek_worker_main(ek_engine *engine, void *user)
+{
+    const ek_run *run = user;
+    ek_worker worker = {.run = run, .config = run->config, .engine = engine, .rank = ek_engine_rank(engine)};
+    ek_status status = begin(&worker);
+    while (status == EK_OK && worker.committed < run->config->train.steps) {
+        status = run_step(&worker);
+        if (status == EK_OK)
+            status = compare(&worker);
+        if (status == EK_PEER_LOST) /* after the last step there is nothing left to recover for */
+            status = worker.committed < run->config->train.steps ? recover(&worker) : EK_OK;
+    }
+    end(&worker);
+    return status;
+}
