@@ -1,0 +1,146 @@
+/* One rank's share of the model: its memory. */
+#include "model/model.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "model/arena.h"
+#include "nn/nn.h"
+
+#define ALIGNMENT 64 /* bytes: a cache line, a vector register */
+
+/* Deals out an arena piece by piece; with memory == NULL it only counts. */
+typedef struct cursor {
+    float *memory;
+    size_t used; /* floats */
+} cursor;
+
+static float *take(cursor *arena, size_t count)
+{
+    size_t line = ALIGNMENT / sizeof(float);
+    float *piece = arena->memory ? arena->memory + arena->used : NULL;
+    arena->used += (count + line - 1) / line * line;
+    return piece;
+}
+
+static void place_layer(const ek_model *model, ek_layer_activations *layer, cursor *arena)
+{
+    size_t B = model->micro_batch, C = model->C, D = model->D, G = model->G, R = model->R, F = model->F;
+    size_t N = B * model->T;
+    layer->in = take(arena, N * C);
+    layer->attention_inverse_rms = take(arena, N);
+    layer->attention_in = take(arena, N * C);
+    layer->qkv = take(arena, N * G * (R + 2) * D);
+    layer->probabilities = take(arena, B * G * R * ek_attention_probabilities(model->T));
+    layer->heads = take(arena, N * G * R * D);
+    layer->middle = take(arena, N * C);
+    layer->ffn_inverse_rms = take(arena, N);
+    layer->ffn_in = take(arena, N * C);
+    layer->gate_up = take(arena, N * 2 * F);
+    layer->activated = take(arena, N * F);
+}
+
+/* Places everything in `memory`, or only counts; returns the size in floats. */
+static size_t place(ek_model *model, float *memory)
+{
+    size_t C = model->C, D = model->D, G = model->G, R = model->R, N = model->micro_batch * model->T;
+    cursor arena = {.memory = memory};
+    for (uint32_t layer = 0; layer < model->config.layers; layer++)
+        place_layer(model, &model->layers[layer], &arena);
+    model->last = take(&arena, N * C);
+    model->last_inverse_rms = take(&arena, N);
+    model->normed = take(&arena, N * C);
+    model->logits = take(&arena, N * model->V);
+    model->max = take(&arena, N);
+    model->sums = take(&arena, 2 * N);
+    model->branch = take(&arena, N * C);
+    model->d_residual = take(&arena, N * C);
+
+    cursor shared = arena;
+    model->d_activated = take(&shared, N * model->F);
+    model->d_heads = take(&arena, N * G * R * D);
+    model->d_qkv = take(&arena, N * G * (R + 2) * D);
+    model->attention_scratch = take(&arena, ek_attention_scratch(model->T));
+    return arena.used > shared.used ? arena.used : shared.used;
+}
+
+static ek_status allocate_arena(ek_model *model)
+{
+    size_t bytes = place(model, NULL) * sizeof(float);
+    void *memory = NULL;
+    if (model->engine)
+        EK_TRY(ek_engine_alloc(model->engine, bytes, &memory));
+    else if (!(memory = aligned_alloc(ALIGNMENT, bytes)))
+        return ek_fail(EK_NO_MEMORY, "no memory for %zu bytes of activations", bytes);
+    model->arena = memory;
+    place(model, memory);
+    return EK_OK;
+}
+
+static void map_rows(ek_model *model, const uint32_t *vocab_units, uint32_t count)
+{
+    uint32_t block = model->config.vocab_block;
+    for (uint32_t token = 0; token < model->config.vocab; token++)
+        model->row_of[token] = EK_NO_ROW;
+    for (uint32_t row = 0; row < count * block; row++)
+        model->row_of[vocab_units[row / block] * block + row % block] = row;
+}
+
+ek_status ek_model_create(ek_model **model, const ek_model_options *options)
+{
+    const ek_model_config *config = options->config;
+    ek_model *made = calloc(1, sizeof *made);
+    if (!made)
+        return ek_fail(EK_NO_MEMORY, "no memory for a model");
+    *made = (ek_model){
+        .config = *config,
+        .engine = options->engine,
+        .tp = options->tp,
+        .progress = options->progress,
+        .user = options->user,
+        .C = config->hidden,
+        .T = config->sequence,
+        .D = config->hidden / config->heads,
+        .G = options->units[EK_GROUP_ATTENTION],
+        .R = config->heads / config->kv_heads,
+        .F = (size_t)options->units[EK_GROUP_FFN] * config->ffn_block,
+        .V = (size_t)options->units[EK_GROUP_VOCAB] * config->vocab_block,
+        .micro_batch = options->micro_batch,
+    };
+    size_t N = made->micro_batch * made->T;
+    made->layers = calloc(config->layers, sizeof *made->layers);
+    made->rope = calloc(made->T * made->D, sizeof *made->rope);
+    made->row_of = calloc(config->vocab, sizeof *made->row_of);
+    made->inputs = calloc(2 * N, sizeof *made->inputs);
+    ek_status status = EK_OK;
+    if (!made->layers || !made->rope || !made->row_of || !made->inputs)
+        status = ek_fail(EK_NO_MEMORY, "no memory for the tables of a model");
+    if (status == EK_OK)
+        status = allocate_arena(made);
+    if (status != EK_OK) {
+        ek_model_destroy(made);
+        return status;
+    }
+    made->targets = made->inputs + N;
+    ek_rope_table(made->rope, config->rope_theta, made->T, made->D);
+    map_rows(made, options->vocab_units, options->units[EK_GROUP_VOCAB]);
+    ek_nn_use_one_thread();
+    *model = made;
+    return EK_OK;
+}
+
+void ek_model_destroy(ek_model *model)
+{
+    if (!model)
+        return;
+    if (model->engine)
+        ek_engine_free(model->engine, model->arena);
+    else
+        free(model->arena);
+    free(model->inputs);
+    free(model->row_of);
+    free(model->rope);
+    free(model->layers);
+    free(model);
+}
