@@ -1,8 +1,63 @@
-#include <evenkeel.h>
+/* `evenkeel`: finds the subcommand and hands over. */
 #include <stdio.h>
+#include <string.h>
 
-int main(void)
+#include "base/error.h"
+#include "cli/commands.h"
+#include "cli/options.h"
+
+static const struct {
+    const char *name, *summary;
+    int (*run)(int argc, char **argv);
+} commands[] = {
+    {"train", "Train a model, through the loss of devices", ek_command_train},
+    {"version", "Print the version and the engines", ek_command_version},
+};
+#define COMMAND_COUNT (sizeof commands / sizeof *commands)
+
+static void print_help(void)
 {
-    printf("evenkeel %s\n", ek_version());
-    return 0;
+    printf("Usage: evenkeel COMMAND [OPTION...]\n"
+           "evenkeel keeps the training of a large language model going while devices fail.\n\n");
+    for (size_t i = 0; i < COMMAND_COUNT; i++)
+        printf("  %-10s %s\n", commands[i].name, commands[i].summary);
+    printf("\n`evenkeel COMMAND --help' prints the options of a command.\n");
+}
+
+static int refuse(const char *what)
+{
+    char names[EK_ERROR_BYTES] = "";
+    for (size_t i = 0; i < COMMAND_COUNT; i++) {
+        size_t length = strlen(names);
+        snprintf(names + length, sizeof names - length, "%s%s", i > 0 ? ", " : "", commands[i].name);
+    }
+    ek_fail(EK_INVALID, "%s; the commands are %s; see evenkeel --help", what, names);
+    ek_options_complain();
+    return EK_EXIT_REFUSED;
+}
+
+static int run(int argc, char **argv)
+{
+    if (argc < 2)
+        return refuse("a command is needed");
+    if (strcmp(argv[1], "--help") == 0) {
+        print_help();
+        return EK_EXIT_DONE;
+    }
+    for (size_t i = 0; i < COMMAND_COUNT; i++)
+        if (strcmp(argv[1], commands[i].name) == 0)
+            return commands[i].run(argc - 1, argv + 1);
+    char what[EK_ERROR_BYTES / 2];
+    snprintf(what, sizeof what, "unknown %s \"%s\"", argv[1][0] == '-' ? "option" : "command", argv[1]);
+    return refuse(what);
+}
+
+int main(int argc, char **argv)
+{
+    int status = run(argc, argv);
+    if (fflush(stdout) != 0 && status == EK_EXIT_DONE) {
+        perror("evenkeel: standard output cannot be written");
+        return EK_EXIT_FAILED;
+    }
+    return status;
 }

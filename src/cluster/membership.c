@@ -239,6 +239,17 @@ uint32_t ek_membership_rank(const ek_membership *membership, uint32_t replica, u
     return membership_ranks_of(membership, replica)[role];
 }
 
+uint32_t ek_membership_replica(const ek_membership *membership, uint32_t replica, uint32_t *ranks)
+{
+    uint32_t count = 0;
+    for (uint32_t role = 0; role < membership->job.base_degree; role++) {
+        uint32_t rank = ek_membership_rank(membership, replica, role);
+        if (rank != EK_NONE)
+            ranks[count++] = rank;
+    }
+    return count;
+}
+
 bool ek_membership_place(const ek_membership *membership, uint32_t rank, uint32_t *replica, uint32_t *role)
 {
     assert(rank < ek_membership_ranks(membership));

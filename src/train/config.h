@@ -9,6 +9,7 @@
 
 #include <evenkeel.h>
 
+#include "base/yaml.h"
 #include "model/model.h"
 
 #define EK_MAX_REPLICAS 256
@@ -50,5 +51,11 @@ typedef struct ek_config {
  * values, finishes the model. */
 ek_status ek_config_read(ek_config **config, const char *path, const char *const *overrides, size_t override_count);
 void ek_config_destroy(ek_config *config);
+
+/* Every key with its range, default and meaning; offsets are into ek_config. */
+const ek_field *ek_config_fields(size_t *count);
+
+/* The names that engine.name may have, ended by NULL. */
+const char *const *ek_config_engines(void);
 
 #endif

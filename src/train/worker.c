@@ -91,18 +91,20 @@ static ek_status on_progress(void *user, bool backward, int bucket)
 
 static ek_status make_groups(ek_worker *worker)
 {
-    uint32_t tp_ranks[EK_MAX_TP], count = 0;
-    uint32_t degree = ek_membership_replica(worker->membership, worker->replica, tp_ranks);
-    worker->speaks = tp_ranks[0] == worker->rank;
-    if (degree > 1)
-        EK_TRY(ek_group_create(&worker->tp, worker->engine, EK_LANE_COMPUTE, worker->replica, tp_ranks, degree));
-    worker->all_ranks = calloc(ek_engine_ranks(worker->engine), sizeof(uint32_t));
-    if (!worker->all_ranks)
+    const ek_membership *membership = worker->membership;
+    uint32_t *ranks = calloc(ek_membership_ranks(membership), sizeof *ranks);
+    worker->all_ranks = ranks;
+    if (!ranks)
         return ek_fail(EK_NO_MEMORY, "out of memory for the list of ranks");
-    for (uint32_t rank = 0; rank < ek_engine_ranks(worker->engine); rank++)
-        if (ek_membership_place(worker->membership, rank, NULL, NULL))
-            worker->all_ranks[count++] = rank;
-    return ek_group_create(&worker->all, worker->engine, EK_LANE_COMPUTE, TAG_ALL_RANKS, worker->all_ranks, count);
+    uint32_t degree = ek_membership_replica(membership, worker->replica, ranks);
+    worker->speaks = ranks[0] == worker->rank;
+    if (degree > 1)
+        EK_TRY(ek_group_create(&worker->tp, worker->engine, EK_LANE_COMPUTE, worker->replica, ranks, degree));
+    uint32_t count = 0;
+    for (uint32_t rank = 0; rank < ek_membership_ranks(membership); rank++)
+        if (ek_membership_place(membership, rank, NULL, NULL))
+            ranks[count++] = rank;
+    return ek_group_create(&worker->all, worker->engine, EK_LANE_COMPUTE, TAG_ALL_RANKS, ranks, count);
 }
 
 static ek_status make_gradients(ek_worker *worker)

@@ -1,0 +1,8 @@
+/* The subcommands: each gets the arguments from its own name on and returns the exit status. */
+#ifndef EK_CLI_COMMANDS_H
+#define EK_CLI_COMMANDS_H
+
+int ek_command_train(int argc, char **argv);
+int ek_command_version(int argc, char **argv);
+
+#endif

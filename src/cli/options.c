@@ -1,0 +1,85 @@
+#include "cli/options.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+
+#define KEY_HELP 0x1000 /* no character: --help has no short form, nor has anything else */
+
+typedef struct parse_context {
+    const char *name; /* "evenkeel train" */
+    const struct argp_option *options;
+    void *input;
+    bool help;           /* was asked for */
+    const char *refused; /* the argument at which the parsing ended in an error */
+} parse_context;
+
+/* The argument that getopt refused, which it does not tell. It stops behind the argument, except at several letters
+ * behind one dash, where it stops at it; no option here has one dash, so those are always wrong. */
+static const char *refused_argument(const struct argp_state *state)
+{
+    const char *next = state->next < state->argc ? state->argv[state->next] : "";
+    if (next[0] == '-' && next[1] != '-' && next[1] != '\0')
+        return next;
+    return state->argv[state->next - 1];
+}
+
+static void explain(const parse_context *context, const char *argument)
+{
+    size_t length = strcspn(argument, "=");
+    const struct argp_option *option = context->options;
+    while (option->name && (strncmp(argument, "--", 2) != 0 || strlen(option->name) != length - 2 ||
+                            strncmp(option->name, argument + 2, length - 2) != 0))
+        option++;
+    if (!option->name)
+        ek_fail(EK_INVALID, "unknown option \"%s\"; see %s --help", argument, context->name);
+    else if (option->arg)
+        ek_fail(EK_INVALID, "--%s needs a value: --%s=%s", option->name, option->name, option->arg);
+    else
+        ek_fail(EK_INVALID, "--%s takes no value; see %s --help", option->name, context->name);
+}
+
+static error_t parse_root(int key, char *argument, struct argp_state *state)
+{
+    parse_context *context = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = context->input;
+        return 0;
+    case KEY_HELP:
+        argp_help(state->root_argp, stdout, ARGP_HELP_STD_HELP, (char *)(uintptr_t)context->name);
+        context->help = true;
+        return EK_OPTION_REFUSED; /* ends the parsing */
+    case ARGP_KEY_ARG:
+        ek_fail(EK_INVALID, "unexpected argument \"%s\"; see %s --help", argument, context->name);
+        return EK_OPTION_REFUSED;
+    case ARGP_KEY_ERROR:
+        context->refused = refused_argument(state);
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+ek_parsed ek_options_parse(const char *name, const struct argp *argp, int argc, char **argv, void *input)
+{
+    static const struct argp_option own_options[] = {{"help", KEY_HELP, NULL, 0, "Print this help", -1}, {0}};
+    const struct argp_child children[] = {{argp, 0, NULL, 0}, {0}};
+    const struct argp root = {own_options, parse_root, argp->args_doc, argp->doc, children, NULL, NULL};
+    parse_context context = {name, argp->options, input, false, NULL};
+    error_t error = argp_parse(&root, argc, argv, ARGP_NO_ERRS | ARGP_NO_HELP | ARGP_NO_EXIT, NULL, &context);
+    if (context.help)
+        return EK_PARSED_HELP;
+    if (error == 0)
+        return EK_PARSED;
+    if (error != EK_OPTION_REFUSED) /* getopt's refusal, without a word */
+        explain(&context, context.refused);
+    return EK_PARSED_REFUSED;
+}
+
+void ek_options_complain(void)
+{
+    fprintf(stderr, "evenkeel: %s\n", ek_error());
+}

@@ -1,0 +1,242 @@
+/* `evenkeel train`: its command line, turned into a configuration and ek_train_options. */
+#include "train/train.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "cli/commands.h"
+#include "cli/options.h"
+
+enum { KEY_CONFIG = 0x2000, KEY_SET, KEY_KILL, KEY_HANG, KEY_METRICS, KEY_EMULATE_LINK, KEY_QUIET };
+
+static const struct argp_option options[] = {
+    {"config", KEY_CONFIG, "FILE", 0, "The configuration, YAML (docs/configuration.md); required", 0},
+    {"set", KEY_SET, "KEY=VALUE", 0, "Set a key of the configuration over FILE's; may be repeated", 0},
+    {"kill", KEY_KILL, "STEP:REPLICA.SLOT[@PHASE]", 0,
+     "Kill that rank (SIGKILL) in that step, once; PHASE is forward, backward (default), sync, commit, optimizer or "
+     "recovery; may be repeated",
+     0},
+    {"hang", KEY_HANG, "STEP:REPLICA.SLOT[@PHASE]", 0, "Stop that rank (SIGSTOP) instead; may be repeated", 0},
+    {"metrics", KEY_METRICS, "FILE", 0, "Write a JSON line to FILE for every step and event", 0},
+    {"emulate-link", KEY_EMULATE_LINK, "GBps:MICROSECONDS", 0,
+     "Delay communication as a link of so many gigabytes (10^9 bytes) per second and of that latency would", 0},
+    {"quiet", KEY_QUIET, NULL, 0, "Print no progress", 0},
+    {0},
+};
+
+/* The command line, as parsed. */
+typedef struct command_line {
+    const char *config_path, *metrics_path;
+    const char **overrides; /* [override_count], of argv */
+    size_t override_count;
+    ek_fault_point *faults; /* [fault_count] */
+    size_t fault_count;
+    double link_bytes_per_second, link_latency_seconds;
+    bool quiet;
+} command_line;
+
+/* Reads digits at *text into *value and moves *text behind them. False if there are none, or too many. */
+static bool take_whole(const char **text, uint64_t most, uint64_t *value)
+{
+    if (!isdigit((unsigned char)**text))
+        return false;
+    char *end;
+    errno = 0;
+    unsigned long long number = strtoull(*text, &end, 10);
+    if (errno != 0 || number > most)
+        return false;
+    *text = end;
+    *value = number;
+    return true;
+}
+
+static bool take_character(const char **text, char character)
+{
+    if (**text != character)
+        return false;
+    ++*text;
+    return true;
+}
+
+static bool find_phase(const char *name, ek_phase *phase)
+{
+    for (int i = 0; i < EK_PHASES; i++) {
+        if (strcmp(name, ek_phase_name((ek_phase)i)) == 0) {
+            *phase = (ek_phase)i;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* STEP:REPLICA.SLOT[@PHASE] */
+static ek_status parse_fault(const char *text, bool hang, ek_fault_point *fault)
+{
+    const char *rest = text;
+    uint64_t step, replica, slot;
+    *fault = (ek_fault_point){.hang = hang, .phase = EK_PHASE_BACKWARD};
+    bool right = take_whole(&rest, UINT64_MAX, &step) && take_character(&rest, ':') &&
+                 take_whole(&rest, UINT32_MAX, &replica) && take_character(&rest, '.') &&
+                 take_whole(&rest, UINT32_MAX, &slot);
+    if (right && take_character(&rest, '@'))
+        right = find_phase(rest, &fault->phase);
+    else
+        right = right && *rest == '\0';
+    if (!right)
+        return ek_fail(
+            EK_INVALID,
+            "--%s %s: STEP:REPLICA.SLOT[@PHASE] is needed, as in 20:1.2@backward; PHASE is forward, backward, "
+            "sync, commit, optimizer or recovery",
+            hang ? "hang" : "kill", text);
+    fault->step = step;
+    fault->replica = (uint32_t)replica;
+    fault->slot = (uint32_t)slot;
+    return EK_OK;
+}
+
+static ek_status check_fault(const ek_fault_point *fault, const ek_config *config)
+{
+    const char *option = fault->hang ? "hang" : "kill";
+    if (fault->step < 1 || fault->step > config->train.steps)
+        return ek_fail(EK_INVALID, "--%s: there is no step %" PRIu64 "; 1 to %" PRIu64 " is allowed (train.steps)",
+                       option, fault->step, config->train.steps);
+    if (fault->replica >= config->parallel.dp)
+        return ek_fail(EK_INVALID, "--%s: there is no replica %u; 0 to %u is allowed (parallel.dp)", option,
+                       fault->replica, config->parallel.dp - 1);
+    if (fault->slot >= config->parallel.tp)
+        return ek_fail(EK_INVALID, "--%s: there is no slot %u in a replica; 0 to %u is allowed (parallel.tp)", option,
+                       fault->slot, config->parallel.tp - 1);
+    if (config->parallel.degrees && fault->slot >= config->parallel.degrees[fault->replica])
+        return ek_fail(EK_INVALID, "--%s: slot %u of replica %u does not start; 0 to %u do (parallel.degrees)", option,
+                       fault->slot, fault->replica, config->parallel.degrees[fault->replica] - 1);
+    return EK_OK;
+}
+
+/* A number in plain decimal digits at *text, as take_whole. */
+static bool take_real(const char **text, double most, double *value)
+{
+    if (!isdigit((unsigned char)**text) || (**text == '0' && tolower((unsigned char)(*text)[1]) == 'x'))
+        return false;
+    char *end;
+    double number = strtod(*text, &end);
+    if (!(number <= most))
+        return false;
+    *text = end;
+    *value = number;
+    return true;
+}
+
+static ek_status parse_link(const char *text, command_line *given)
+{
+    const char *rest = text;
+    double gigabytes_per_second, microseconds;
+    if (!take_real(&rest, 1e6, &gigabytes_per_second) || !take_character(&rest, ':') ||
+        !take_real(&rest, 1e7, &microseconds) || *rest != '\0' || gigabytes_per_second < 1e-6)
+        return ek_fail(EK_INVALID,
+                       "--emulate-link %s: GBps:MICROSECONDS is needed, as in 12.5:3; 1e-6 to 1e6 and 0 to 1e7 are "
+                       "allowed",
+                       text);
+    given->link_bytes_per_second = gigabytes_per_second * 1e9;
+    given->link_latency_seconds = microseconds * 1e-6;
+    return EK_OK;
+}
+
+static error_t parse_option(int key, char *argument, struct argp_state *state)
+{
+    command_line *given = state->input;
+    ek_status status = EK_OK;
+    switch (key) {
+    case KEY_CONFIG:
+        given->config_path = argument;
+        break;
+    case KEY_SET:
+        given->overrides[given->override_count++] = argument;
+        break;
+    case KEY_KILL:
+    case KEY_HANG:
+        status = parse_fault(argument, key == KEY_HANG, &given->faults[given->fault_count++]);
+        break;
+    case KEY_METRICS:
+        given->metrics_path = argument;
+        break;
+    case KEY_EMULATE_LINK:
+        status = parse_link(argument, given);
+        break;
+    case KEY_QUIET:
+        given->quiet = true;
+        break;
+    case ARGP_KEY_END:
+        if (!given->config_path)
+            status = ek_fail(EK_INVALID, "--config FILE is needed; see evenkeel train --help");
+        break;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+    return status == EK_OK ? 0 : EK_OPTION_REFUSED;
+}
+
+/* Reads the configuration and trains. Everything refused before the training starts is EK_INVALID. */
+static ek_status train(const command_line *given)
+{
+    ek_config *config;
+    ek_status status = ek_config_read(&config, given->config_path, given->overrides, given->override_count);
+    if (status != EK_OK)
+        return status == EK_IO ? EK_INVALID : status;
+    config->engine.link_bytes_per_second = given->link_bytes_per_second;
+    config->engine.link_latency_seconds = given->link_latency_seconds;
+    for (size_t i = 0; i < given->fault_count && status == EK_OK; i++)
+        status = check_fault(&given->faults[i], config);
+    if (status == EK_OK)
+        status = ek_train(&(ek_train_options){
+            .config = config,
+            .faults = given->faults,
+            .fault_count = given->fault_count,
+            .metrics_path = given->metrics_path,
+            .quiet = given->quiet,
+        });
+    ek_config_destroy(config);
+    return status;
+}
+
+static int parse_and_train(int argc, char **argv, command_line *given)
+{
+    static const struct argp argp = {
+        options, parse_option, "", "Train a model by a configuration, through the loss of devices.", NULL, NULL, NULL};
+    switch (ek_options_parse("evenkeel train", &argp, argc, argv, given)) {
+    case EK_PARSED_HELP:
+        return EK_EXIT_DONE;
+    case EK_PARSED_REFUSED:
+        ek_options_complain();
+        return EK_EXIT_REFUSED;
+    case EK_PARSED:
+        break;
+    }
+    ek_status status = train(given);
+    if (status == EK_OK)
+        return EK_EXIT_DONE;
+    ek_options_complain();
+    return status == EK_INVALID ? EK_EXIT_REFUSED : EK_EXIT_FAILED;
+}
+
+int ek_command_train(int argc, char **argv)
+{
+    command_line given = {0};
+    int exit_status = EK_EXIT_FAILED;
+    /* no more overrides and faults than there are words on the command line */
+    given.overrides = calloc((size_t)argc, sizeof *given.overrides);
+    given.faults = calloc((size_t)argc, sizeof *given.faults);
+    if (given.overrides && given.faults) {
+        exit_status = parse_and_train(argc, argv, &given);
+    } else {
+        ek_fail(EK_NO_MEMORY, "no memory for the command line");
+        ek_options_complain();
+    }
+    free(given.overrides);
+    free(given.faults);
+    return exit_status;
+}

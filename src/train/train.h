@@ -1,0 +1,46 @@
+/* A training run: what `evenkeel train` does once its command line and configuration are read.
+ *
+ * ek_train opens the data and the metrics file, launches one rank per device, and steps until the configured number of
+ * steps is committed, through every loss of a rank that leaves a holder of each unit. What it reports goes to the
+ * metrics file (JSON lines) and, unless quiet, to standard output. */
+#ifndef EK_TRAIN_TRAIN_H
+#define EK_TRAIN_TRAIN_H
+
+#include "train/config.h"
+
+/* The phases of a step in which a fault can be placed, in the order in which a step goes through them; recovery is the
+ * phase of the first recovery at or after the step. docs/command-line.md says where exactly each fault strikes. */
+typedef enum ek_phase {
+    EK_PHASE_FORWARD,
+    EK_PHASE_BACKWARD,
+    EK_PHASE_SYNC,
+    EK_PHASE_COMMIT,    /* after the rank's vote */
+    EK_PHASE_OPTIMIZER, /* after the first tensor is updated */
+    EK_PHASE_RECOVERY,
+    EK_PHASES
+} ek_phase;
+
+/* "forward", "backward", …: as on the command line and in metrics. */
+const char *ek_phase_name(ek_phase phase);
+
+/* A fault to inject, once: the rank at replica.slot is killed as by SIGKILL, or stopped as by SIGSTOP. */
+typedef struct ek_fault_point {
+    bool hang; /* stop it instead of killing it */
+    uint64_t step;
+    uint32_t replica, slot;
+    ek_phase phase;
+} ek_fault_point;
+
+typedef struct ek_train_options {
+    const ek_config *config;
+    const ek_fault_point *faults; /* each names a step, replica and slot that the run has */
+    size_t fault_count;
+    const char *metrics_path; /* JSON lines, overwritten; NULL: none */
+    bool quiet;               /* no progress and no table on standard output */
+} ek_train_options;
+
+/* EK_OK: all steps are committed. EK_INVALID: refused before any rank was started, whatever the reason (a data or
+ * metrics file that cannot be used is an input too). Anything else: the run failed on the way. */
+ek_status ek_train(const ek_train_options *options);
+
+#endif
