@@ -1,0 +1,121 @@
+#include "train/training.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "testing.h"
+
+static const char tiny[] =
+    "model: {layers: 4, hidden: 256, heads: 8, kv_heads: 4, ffn: 704, vocab: 256, sequence: 128}\n"
+    "parallel: {dp: 2, tp: 4}\n"
+    "batch: {global: 16, micro: 4}\n"
+    "train: {steps: 40, compare_every: 1}\n"
+    "engine: {timeout_seconds: 60}\n";
+
+static const char small[] =
+    "model: {layers: 2, hidden: 64, heads: 8, kv_heads: 4, ffn: 176, vocab: 256, sequence: 32}\n"
+    "parallel: {dp: 2, tp: 4}\n"
+    "batch: {global: 8, micro: 2}\n"
+    "train: {steps: 40, compare_every: 1}\n"
+    "engine: {timeout_seconds: 1}\n";
+
+static const char common[] = "data: {path: " TEST_TEXT "}\n"
+                             "optimizer: {lr: 1.0e-3, warmup_steps: 10}\n";
+
+static void append_number(char *text, size_t size, json_t *number)
+{
+    size_t length = strlen(text);
+    snprintf(text + length, size - length, "%s%lld", length ? " " : "", (long long)json_integer_value(number));
+}
+
+static void read_step(json_t *line, training_result *result)
+{
+    size_t step = (size_t)json_integer_value(json_object_get(line, "step"));
+    assert_int_equal(step, result->steps + 1); /* every committed step has one line, in order */
+    assert_true(step <= TRAINING_STEPS_MOST);
+    result->steps = step;
+    result->losses[step] = json_real_value(json_object_get(line, "loss"));
+    result->degrees[0] = result->samples[0] = '\0';
+    json_t *replicas = json_object_get(line, "replicas"), *replica;
+    size_t i;
+    json_array_foreach(replicas, i, replica)
+    {
+        append_number(result->degrees, sizeof result->degrees, json_object_get(replica, "tp"));
+        append_number(result->samples, sizeof result->samples, json_object_get(replica, "samples"));
+    }
+}
+
+static void read_metrics(const char *path, training_result *result)
+{
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    json_t *line;
+    while ((line = json_loadf(file, JSON_DISABLE_EOF_CHECK, NULL))) {
+        const char *event = json_string_value(json_object_get(line, "event"));
+        if (!event)
+            read_step(line, result);
+        else if (strcmp(event, "failure") == 0)
+            result->failures++;
+        else if (strcmp(event, "recovered") == 0) {
+            result->recoveries++;
+            result->redone_steps += (size_t)json_integer_value(json_object_get(line, "redone_steps"));
+        }
+        json_decref(line);
+    }
+    fclose(file);
+}
+
+static char *temporary_path(const char *name)
+{
+    char *path;
+    assert_true(asprintf(&path, "/tmp/evenkeel-test-%d-%s", getpid(), name) > 0);
+    return path;
+}
+
+void run_training(const training_spec *training, training_result *result)
+{
+    *result = (training_result){0};
+    char *config_path = temporary_path("config.yaml"), *metrics_path = temporary_path("metrics.jsonl");
+    FILE *file = fopen(config_path, "w");
+    assert_non_null(file);
+    fprintf(file, "%s%s", strcmp(training->base, "tiny") == 0 ? tiny : small, common);
+    assert_int_equal(fclose(file), 0);
+
+    size_t overrides = 0;
+    while (overrides < TRAINING_LIST_MOST && training->set[overrides])
+        overrides++;
+    ek_config *config;
+    assert_ok(ek_config_read(&config, config_path, training->set, overrides));
+#ifdef EK_SANITIZE_THREAD
+    config->engine.threads = true; /* ThreadSanitizer sees the threads of one process */
+#endif
+    result->status = ek_train(&(ek_train_options){.config = config,
+                                                  .faults = training->faults,
+                                                  .fault_count = training->fault_count,
+                                                  .metrics_path = metrics_path,
+                                                  .quiet = true});
+    snprintf(result->error, sizeof result->error, "%s", ek_error());
+    ek_config_destroy(config);
+    read_metrics(metrics_path, result);
+    unlink(config_path);
+    unlink(metrics_path);
+    free(config_path);
+    free(metrics_path);
+}
+
+void assert_same_curve(const training_result *expected, const training_result *actual, double tolerance)
+{
+    if (actual->status != EK_OK)
+        fail_msg("%s: %s", ek_status_text(actual->status), actual->error);
+    assert_int_equal(actual->steps, expected->steps);
+    for (size_t step = 1; step <= expected->steps; step++) {
+        double difference = fabs(actual->losses[step] / expected->losses[step] - 1.0);
+        if (!(difference <= tolerance))
+            fail_msg("step %zu: loss %.9f, expected %.9f: %.1e apart", step, actual->losses[step],
+                     expected->losses[step], difference);
+    }
+}

@@ -1,0 +1,33 @@
+/* Runs ek_train for tests: a base configuration, overrides, faults; gives back what the metrics say. */
+#ifndef TESTS_TRAIN_TRAINING_H
+#define TESTS_TRAIN_TRAINING_H
+
+#include "train/train.h"
+
+#define TRAINING_STEPS_MOST 256
+#define TRAINING_LIST_MOST 16
+
+typedef struct training_spec {
+    const char *base; /* "tiny" (the model, of examples/tiny.yaml) or "small" (2 layers, hidden 64) */
+    const char *set[TRAINING_LIST_MOST]; /* overrides, NULL-terminated */
+    ek_fault_point faults[TRAINING_LIST_MOST];
+    size_t fault_count;
+} training_spec;
+
+typedef struct training_result {
+    ek_status status;
+    char error[512];
+    size_t steps; /* lines of committed steps; they are checked to be 1, 2, 3, … */
+    double losses[TRAINING_STEPS_MOST + 1];
+    size_t failures, recoveries, redone_steps;
+    char degrees[128]; /* of the last step: "4 3" */
+    char samples[128];
+} training_result;
+
+/* Every run compares the state of all ranks after every step, unless it overrides train.compare_every. */
+void run_training(const training_spec *training, training_result *result);
+
+/* Fails unless both ran to their end with the same number of steps, and all losses agree to `tolerance`, relative. */
+void assert_same_curve(const training_result *expected, const training_result *actual, double tolerance);
+
+#endif
