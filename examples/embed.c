@@ -28,7 +28,6 @@ typedef struct job {
     double losses[STEPS + 1]; /* filled in by on_report, in the launching process */
 } job;
 
-/* Returns what `call` returns unless that is EK_OK. */
 #define TRY(call)                                                                                                      \
     for (ek_status try_status = (call); try_status != EK_OK;)                                                          \
     return try_status

@@ -138,10 +138,11 @@ static ek_status close_step(ek_monitor *monitor)
                                         replica->exposed_seconds, "reshard_bytes", (json_int_t)replica->reshard_bytes,
                                         "reduce_bytes", (json_int_t)replica->reduce_bytes));
     }
-    return write_line(monitor, json_pack("{s:I, s:f, s:f, s:f, s:I, s:f, s:f, s:o}", "step", (json_int_t)step->step,
-                                         "loss", step->loss, "grad_norm", step->grad_norm, "learning_rate",
-                                         step->learning_rate, "tokens", (json_int_t)step->tokens, "seconds", seconds,
-                                         "tokens_per_second", (double)step->tokens / seconds, "replicas", replicas));
+    return write_line(monitor, json_pack("{s:I, s:f, s:f, s:f, s:I, s:f, s:f, s:f, s:o}", "step",
+                                         (json_int_t)step->step, "loss", step->loss, "grad_norm", step->grad_norm,
+                                         "learning_rate", step->learning_rate, "tokens", (json_int_t)step->tokens,
+                                         "seconds", seconds, "tokens_per_second", (double)step->tokens / seconds, "at",
+                                         step->committed - monitor->launched, "replicas", replicas));
 }
 
 static void gather_step(ek_monitor *monitor, uint32_t rank, const ek_step_record *step)
