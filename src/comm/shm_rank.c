@@ -1,0 +1,345 @@
+/* The life of a rank of the engine "shm": its engine, waiting, the vote, agreement, beats, reports, faults. */
+#include "comm/futex.h"
+#include "comm/shm.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ----------------------------------------------------------------------------------------------- waiting */
+
+uint64_t shm_now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+void shm_beat(const struct shm_engine *engine)
+{
+    atomic_fetch_add_explicit(&engine->own->beats, 1, memory_order_relaxed);
+}
+
+ek_status shm_fail_lost(const struct shm_job *job)
+{
+    uint64_t loss = atomic_load(&job->loss);
+    if (loss == 0) /* the poison of a counter was seen, so it is set */
+        return ek_fail(EK_PEER_LOST, "a rank was lost");
+    return ek_fail(EK_PEER_LOST, "rank %u was lost", (unsigned)(loss - 1));
+}
+
+ek_status shm_check_fence(const struct shm_engine *engine)
+{
+    if (atomic_load(&engine->own->fenced) != SHM_FREE)
+        return ek_fail(EK_FENCED, "rank %u was declared lost", engine->base.rank);
+    return EK_OK;
+}
+
+ek_status shm_check(const struct shm_engine *engine)
+{
+    EK_TRY(shm_check_fence(engine));
+    if (atomic_load(&engine->job->loss))
+        return shm_fail_lost(engine->job);
+    return EK_OK;
+}
+
+static inline void relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+void shm_doze(const struct shm_engine *engine, bool beat, _Atomic uint64_t *word, uint64_t seen)
+{
+    for (uint32_t spin = 0; spin < engine->job->spins; spin++) {
+        if (atomic_load_explicit(word, memory_order_relaxed) != seen)
+            return;
+        relax();
+    }
+    futex_wait(word, seen, engine->job->nap_ns);
+    if (beat)
+        shm_beat(engine);
+}
+
+ek_status shm_await(const struct shm_lane *lane, struct shm_counter *counter, uint64_t target)
+{
+    for (;;) {
+        uint64_t value = atomic_load_explicit(&counter->value, memory_order_acquire);
+        if (value & SHM_POISON)
+            return shm_fail_lost(lane->engine->job);
+        if (value / SHM_ONE >= target)
+            return EK_OK;
+        /* Whoever counts looks for sleepers after counting, and we announce ourselves before we sleep; whoever poisons
+         * sets job->loss first, and we look at it after the block was claimed: no wake-up is missed. */
+        EK_TRY(shm_check(lane->engine));
+        atomic_fetch_add(&counter->sleepers, 1);
+        shm_doze(lane->engine, lane->beats, &counter->value, value);
+        atomic_fetch_sub(&counter->sleepers, 1);
+    }
+}
+
+ek_status shm_count(const struct shm_engine *engine, struct shm_counter *counter, uint64_t target)
+{
+    uint64_t before = atomic_fetch_add(&counter->value, SHM_ONE);
+    if (before & SHM_POISON)
+        return shm_fail_lost(engine->job);
+    if (before / SHM_ONE + 1 >= target && atomic_load(&counter->sleepers))
+        futex_wake_all(&counter->value);
+    return EK_OK;
+}
+
+ek_status shm_await_link(const struct shm_lane *lane)
+{
+    for (;;) {
+        uint64_t now = shm_now_ns();
+        if (now >= lane->deadline_ns)
+            return EK_OK;
+        EK_TRY(shm_check(lane->engine));
+        uint64_t nap = lane->deadline_ns - now;
+        if (nap > lane->engine->job->nap_ns)
+            nap = lane->engine->job->nap_ns;
+        nanosleep(&(struct timespec){.tv_nsec = (long)nap}, NULL); /* a nap is far below a second */
+        if (lane->beats)
+            shm_beat(lane->engine);
+    }
+}
+
+/* -------------------------------------------------------------------------------------------------- vote */
+
+/* Bits from the lowest: 1 aborted, 11 missing, 11 voters, 41 step. */
+uint64_t shm_vote_pack(struct shm_vote_word vote)
+{
+    return vote.step << 23 | (uint64_t)vote.voters << 12 | (uint64_t)vote.missing << 1 | vote.aborted;
+}
+
+struct shm_vote_word shm_vote_unpack(uint64_t word)
+{
+    return (struct shm_vote_word){
+        .step = word >> 23, .voters = word >> 12 & 0x7FF, .missing = word >> 1 & 0x7FF, .aborted = word & 1};
+}
+
+/* Counts this rank's vote; the last one opens the next step in the same swap, which is what commits this one. */
+static ek_status cast_vote(struct shm_job *job, uint64_t step)
+{
+    uint64_t word = atomic_load(&job->vote);
+    for (;;) {
+        struct shm_vote_word vote = shm_vote_unpack(word);
+        if (vote.step != step)
+            return ek_fail(EK_INVALID, "ek_vote: step %llu; the step to vote for is %llu", (unsigned long long)step,
+                           (unsigned long long)vote.step);
+        if (vote.aborted)
+            return shm_fail_lost(job);
+        if (--vote.missing == 0) {
+            vote.step++;
+            vote.missing = vote.voters;
+        }
+        if (!atomic_compare_exchange_weak(&job->vote, &word, shm_vote_pack(vote)))
+            continue;
+        if (vote.step > step)
+            futex_wake_all(&job->vote);
+        return EK_OK;
+    }
+}
+
+static ek_status await_vote(const struct shm_engine *engine, uint64_t step)
+{
+    struct shm_job *job = engine->job;
+    for (;;) {
+        uint64_t word = atomic_load(&job->vote);
+        struct shm_vote_word vote = shm_vote_unpack(word);
+        if (vote.step > step)
+            return EK_OK;
+        if (vote.aborted)
+            return shm_fail_lost(job);
+        EK_TRY(shm_check_fence(engine));
+        shm_doze(engine, true, &job->vote, word);
+    }
+}
+
+static ek_status shm_vote(ek_engine *base, uint64_t step, const double *values, double *sums, uint32_t count)
+{
+    struct shm_engine *engine = (struct shm_engine *)base;
+    struct shm_job *job = engine->job;
+    EK_TRY(shm_check_fence(engine));
+    struct shm_vote_word open = shm_vote_unpack(atomic_load(&job->vote));
+    if (step != open.step)
+        return ek_fail(EK_INVALID, "ek_vote: step %llu; the step to vote for is %llu", (unsigned long long)step,
+                       (unsigned long long)open.step);
+    struct shm_ballot *ballot = &engine->own->ballots[step & 1];
+    for (uint32_t i = 0; i < count; i++)
+        ballot->values[i] = values[i];
+    ballot->step = step;
+    EK_TRY(cast_vote(job, step));
+    EK_TRY(await_vote(engine, step));
+
+    double totals[EK_VOTE_VALUES] = {0};
+    for (uint32_t rank = 0; rank < job->ranks; rank++) {
+        ballot = &job->rank[rank].ballots[step & 1];
+        for (uint32_t i = 0; i < count && ballot->step == step; i++)
+            totals[i] += ballot->values[i];
+    }
+    for (uint32_t i = 0; i < count; i++)
+        sums[i] = totals[i];
+    return EK_OK;
+}
+
+/* --------------------------------------------------------------------------------------------- agreement */
+
+static void ring_supervisor(const struct shm_job *job)
+{
+    uint64_t one = 1;
+    while (write(job->event_fd, &one, sizeof one) < 0 && errno == EINTR)
+        ;
+}
+
+static ek_status shm_agree(ek_engine *base, bool ok, ek_agreement *agreement)
+{
+    struct shm_engine *engine = (struct shm_engine *)base;
+    struct shm_job *job = engine->job;
+    for (int lane = 0; lane < EK_LANES; lane++)
+        shm_lane_drain(&engine->lanes[lane]);
+    EK_TRY(shm_check_fence(engine));
+    engine->own->agrees = ok;
+    atomic_store(&engine->own->agreeing, engine->epoch);
+    ring_supervisor(job);
+    while (atomic_load(&job->epoch) == engine->epoch) {
+        EK_TRY(shm_check_fence(engine));
+        shm_doze(engine, true, &job->epoch, engine->epoch);
+    }
+    engine->epoch++;
+    for (int lane = 0; lane < EK_LANES; lane++)
+        shm_lane_renew(&engine->lanes[lane]);
+    const struct shm_agreement *shared = &job->agreement;
+    *agreement = (ek_agreement){.ok = shared->ok,
+                                .committed_step = shared->committed_step,
+                                .lost = shared->lost,
+                                .lost_count = shared->lost_count,
+                                .lost_before = shared->lost_before};
+    return EK_OK;
+}
+
+/* ------------------------------------------------------------------------------------ beats and reports */
+
+static void shm_note(ek_engine *base, uint64_t note)
+{
+    struct shm_engine *engine = (struct shm_engine *)base;
+    atomic_store_explicit(&engine->own->note, note, memory_order_relaxed);
+    shm_beat(engine);
+}
+
+/* One write of at most PIPE_BUF bytes: it goes into the pipe whole or not at all, whenever the rank dies. */
+static ek_status shm_report(ek_engine *base, const void *record, size_t bytes)
+{
+    struct shm_engine *engine = (struct shm_engine *)base;
+    struct shm_report_header header = {.rank = base->rank, .bytes = (uint32_t)bytes};
+    unsigned char message[sizeof header + EK_REPORT_BYTES];
+    _Static_assert(sizeof message <= PIPE_BUF, "a report must be written atomically");
+    EK_TRY(shm_check_fence(engine));
+    memcpy(message, &header, sizeof header);
+    if (bytes)
+        memcpy(message + sizeof header, record, bytes);
+    while (write(engine->job->report_fd, message, sizeof header + bytes) < 0)
+        if (errno != EINTR)
+            return ek_fail(EK_SYSTEM, "cannot report to the launching process: %s", strerror(errno));
+    return EK_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------ faults */
+
+static _Noreturn void inject_in_process(ek_fault fault)
+{
+    for (;;) /* a stopped process may be continued, with the whole job: it stays out of it */
+        kill(getpid(), fault == EK_FAULT_KILL ? SIGKILL : SIGSTOP);
+}
+
+static ek_status shm_inject(ek_engine *base, ek_fault fault)
+{
+    struct shm_engine *engine = (struct shm_engine *)base;
+    if (!engine->job->threads)
+        inject_in_process(fault);
+    uint32_t free = SHM_FREE;
+    atomic_compare_exchange_strong(&engine->own->fenced, &free, SHM_FENCED_ITSELF);
+    for (int lane = 0; lane < EK_LANES; lane++)
+        while (shm_lane_busy(&engine->lanes[lane]))
+            nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL); /* no drain: that would beat */
+    if (fault == EK_FAULT_KILL)
+        engine->own->killed = true;
+    else
+        while (atomic_load(&engine->own->fenced) != SHM_FENCED_BY_SUPERVISOR)
+            nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    return shm_check_fence(engine);
+}
+
+/* -------------------------------------------------------------------------------------------------- life */
+
+static ek_status shm_alloc(ek_engine *engine, size_t bytes, void **memory)
+{
+    return heap_alloc(&((struct shm_engine *)engine)->heap, bytes, memory);
+}
+
+static void shm_free(ek_engine *engine, void *memory)
+{
+    heap_free(&((struct shm_engine *)engine)->heap, memory);
+}
+
+const struct ek_engine_operations ek_engine_shm = {
+    .name = "shm",
+    .launch = shm_launch,
+    .alloc = shm_alloc,
+    .free = shm_free,
+    .group_create = shm_group_create,
+    .group_destroy = shm_group_destroy,
+    .submit = shm_submit,
+    .wait = shm_wait,
+    .vote = shm_vote,
+    .agree = shm_agree,
+    .beat = shm_note,
+    .report = shm_report,
+    .inject = shm_inject,
+};
+
+/* Runs main on an engine whose heap is there. */
+static ek_status run_main(struct shm_engine *engine, const ek_launch_options *options)
+{
+    int created = 0;
+    ek_status status = EK_OK;
+    while (status == EK_OK && created < EK_LANES) {
+        status = shm_lane_create(&engine->lanes[created], engine, (ek_lane)created);
+        created += status == EK_OK;
+    }
+    if (status == EK_OK)
+        status = options->main(&engine->base, options->user);
+    if (status != EK_OK) /* whatever is still queued has no chance */
+        atomic_store(&engine->own->fenced, SHM_FENCED_BY_SUPERVISOR);
+    while (created > 0)
+        shm_lane_destroy(&engine->lanes[--created]);
+    return status;
+}
+
+void shm_rank_run(struct shm_job *job, uint32_t rank, const ek_launch_options *options)
+{
+    struct shm_rank *own = &job->rank[rank];
+    struct shm_engine *engine = calloc(1, sizeof *engine);
+    ek_status status = ek_fail(EK_NO_MEMORY, "out of memory for an engine");
+    if (engine) {
+        *engine = (struct shm_engine){.base = {.operations = &ek_engine_shm, .rank = rank, .ranks = job->ranks},
+                                      .job = job,
+                                      .own = own,
+                                      .epoch = 1};
+        status = heap_create(&engine->heap, job->heaps + rank * job->heap_bytes, job->heap_bytes);
+    }
+    if (status == EK_OK) {
+        status = run_main(engine, options);
+        heap_destroy(&engine->heap);
+    }
+    free(engine);
+    own->status = status;
+    if (status != EK_OK)
+        memcpy(own->error, ek_error(), strlen(ek_error()) + 1);
+    atomic_store(&own->finished, 1);
+    ring_supervisor(job);
+}

@@ -1,0 +1,506 @@
+/* The launching thread of the engine "shm": starts the ranks, sees them die, stall or finish, tells the others, decides
+ * what is agreed, delivers reports, and leaves nothing behind. It is the only one that decides, so all ranks see losses
+ * in one order. */
+#include "comm/futex.h"
+#include "comm/shm.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/pidfd.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+
+#define TICKS_PER_TIMEOUT 8
+
+enum worker_state { WORKER_ABSENT, WORKER_LIVE, WORKER_DONE, WORKER_LOST };
+
+/* A rank as the supervisor sees it. */
+struct worker {
+    enum worker_state state;
+    int pidfd;        /* -1: a thread */
+    pthread_t thread; /* where ranks are threads */
+    uint64_t beats;   /* as last seen */
+    unsigned idle;    /* ticks without a beat */
+    bool timed_out;   /* has been killed (or fenced) for it */
+    bool just_lost;   /* on_lost is still to be called */
+    ek_loss loss;
+};
+
+struct supervisor {
+    const ek_launch_options *options;
+    struct shm_job *job;
+    struct worker *workers; /* [ranks] */
+    struct pollfd *polled;  /* [ranks + 3] pidfds, then event, report, signal */
+    uint32_t live;
+    int event_fd, signal_fd, report_fds[2];
+    sigset_t old_mask;
+    uint64_t tick_ns, next_tick_ns; /* tick_ns 0: no timeout */
+    uint32_t lost_count;            /* since launch */
+    bool over;                      /* the job ends now, with this: */
+    ek_status status;
+    char error[EK_ERROR_BYTES];
+};
+
+static struct shm_rank *rank_of(const struct supervisor *supervisor, uint32_t rank)
+{
+    return &supervisor->job->rank[rank];
+}
+
+static void end_job(struct supervisor *supervisor, ek_status status, const char *error)
+{
+    if (supervisor->over)
+        return;
+    supervisor->over = true;
+    supervisor->status = status;
+    strncpy(supervisor->error, error, sizeof supervisor->error - 1);
+}
+
+/* ------------------------------------------------------------------------------------------------- start */
+
+static void close_all(struct supervisor *supervisor)
+{
+    int *fds[] = {&supervisor->event_fd, &supervisor->signal_fd, &supervisor->report_fds[0],
+                  &supervisor->report_fds[1]};
+    for (size_t i = 0; i < sizeof fds / sizeof fds[0]; i++) {
+        if (*fds[i] >= 0)
+            close(*fds[i]);
+        *fds[i] = -1;
+    }
+    for (uint32_t rank = 0; rank < supervisor->job->ranks; rank++) {
+        if (supervisor->workers[rank].pidfd >= 0)
+            close(supervisor->workers[rank].pidfd);
+        supervisor->workers[rank].pidfd = -1;
+    }
+}
+
+static ek_status open_all(struct supervisor *supervisor, const sigset_t *signals)
+{
+    supervisor->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    supervisor->signal_fd = signalfd(-1, signals, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (supervisor->event_fd < 0 || supervisor->signal_fd < 0 || pipe2(supervisor->report_fds, O_CLOEXEC) < 0)
+        return ek_fail(EK_SYSTEM, "ek_launch: cannot open what it needs: %s", strerror(errno));
+    fcntl(supervisor->report_fds[0], F_SETFL, O_NONBLOCK);
+    supervisor->job->event_fd = supervisor->event_fd;
+    supervisor->job->report_fd = supervisor->report_fds[1];
+    return EK_OK;
+}
+
+/* The child's whole life. Nothing of the parent's is flushed or torn down: _exit. */
+static _Noreturn void live_as_child(struct supervisor *supervisor, uint32_t rank, pid_t parent)
+{
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) /* it died before the line above */
+        _exit(1);
+    /* Ctrl-C reaches the whole foreground group: the supervisor acts on it for all. */
+    signal(SIGINT, SIG_IGN);
+    signal(SIGTERM, SIG_IGN);
+    pthread_sigmask(SIG_SETMASK, &supervisor->old_mask, NULL);
+    supervisor->event_fd = supervisor->report_fds[1] = -1; /* kept */
+    close_all(supervisor);
+    shm_rank_run(supervisor->job, rank, supervisor->options);
+    _exit(0);
+}
+
+static ek_status start_process(struct supervisor *supervisor, uint32_t rank)
+{
+    pid_t parent = getpid();
+    pid_t child = fork();
+    if (child == 0)
+        live_as_child(supervisor, rank, parent);
+    if (child < 0)
+        return ek_fail(EK_SYSTEM, "ek_launch: cannot start rank %u: %s", rank, strerror(errno));
+    supervisor->workers[rank].pidfd = pidfd_open(child, 0);
+    if (supervisor->workers[rank].pidfd >= 0)
+        return EK_OK;
+    ek_status status = ek_fail(EK_SYSTEM, "ek_launch: cannot watch rank %u: %s", rank, strerror(errno));
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    return status;
+}
+
+struct thread_start {
+    struct supervisor *supervisor;
+    uint32_t rank;
+};
+
+static void *live_as_thread(void *argument)
+{
+    struct thread_start start = *(struct thread_start *)argument;
+    free(argument);
+    shm_rank_run(start.supervisor->job, start.rank, start.supervisor->options);
+    return NULL;
+}
+
+static ek_status start_thread(struct supervisor *supervisor, uint32_t rank)
+{
+    struct thread_start *start = malloc(sizeof *start);
+    if (!start)
+        return ek_fail(EK_NO_MEMORY, "ek_launch: out of memory");
+    *start = (struct thread_start){supervisor, rank};
+    int error = pthread_create(&supervisor->workers[rank].thread, NULL, live_as_thread, start);
+    if (error) {
+        free(start);
+        return ek_fail(EK_SYSTEM, "ek_launch: cannot start rank %u: %s", rank, strerror(error));
+    }
+    return EK_OK;
+}
+
+static ek_status start_ranks(struct supervisor *supervisor)
+{
+    const ek_launch_options *options = supervisor->options;
+    struct shm_job *job = supervisor->job;
+    uint32_t present = 0;
+    for (uint32_t rank = 0; rank < job->ranks; rank++) {
+        job->rank[rank].gone = options->absent && options->absent[rank];
+        present += !job->rank[rank].gone;
+    }
+    struct shm_vote_word first = {.step = 1, .voters = present, .missing = present};
+    atomic_store(&job->vote, shm_vote_pack(first));
+    for (uint32_t rank = 0; rank < job->ranks; rank++) {
+        if (job->rank[rank].gone)
+            continue;
+        EK_TRY(options->threads ? start_thread(supervisor, rank) : start_process(supervisor, rank));
+        supervisor->workers[rank].state = WORKER_LIVE;
+        supervisor->live++;
+    }
+    return EK_OK;
+}
+
+/* ----------------------------------------------------------------------------------------------- reports */
+
+static bool read_exactly(int fd, void *to, size_t bytes)
+{
+    for (size_t done = 0; done < bytes;) {
+        ssize_t got = read(fd, (unsigned char *)to + done, bytes - done);
+        if (got <= 0 && !(got < 0 && errno == EINTR))
+            return false;
+        done += got > 0 ? (size_t)got : 0;
+    }
+    return true;
+}
+
+/* Delivers what is in the pipe now. Records are written whole, so none is there in part. */
+static void deliver_reports(const struct supervisor *supervisor)
+{
+    int pending = 0;
+    ioctl(supervisor->report_fds[0], FIONREAD, &pending);
+    while (pending > 0) {
+        struct shm_report_header header;
+        unsigned char record[EK_REPORT_BYTES];
+        if (!read_exactly(supervisor->report_fds[0], &header, sizeof header) ||
+            !read_exactly(supervisor->report_fds[0], record, header.bytes))
+            return;
+        pending -= (int)(sizeof header + header.bytes);
+        if (supervisor->options->on_report)
+            supervisor->options->on_report(supervisor->options->user, header.rank, record, header.bytes);
+    }
+}
+
+/* -------------------------------------------------------------------------------------- losses and ends */
+
+/* Makes every word that a rank may sleep on change, and wakes the sleepers. job->loss is set: who sleeps later looks.
+ */
+static void disturb_sleepers(struct shm_job *job)
+{
+    for (uint64_t i = 0; i < job->block_count; i++) {
+        struct shm_block *block = &job->blocks[i];
+        if (atomic_load(&block->key) == 0)
+            continue;
+        atomic_fetch_or(&block->arrivals.value, SHM_POISON);
+        atomic_fetch_or(&block->departures.value, SHM_POISON);
+        futex_wake_all(&block->arrivals.value);
+        futex_wake_all(&block->departures.value);
+    }
+    for (uint32_t rank = 0; rank < job->ranks; rank++) {
+        for (int lane = 0; lane < EK_LANES; lane++) {
+            struct shm_counter *bell = &job->rank[rank].doorbells[lane];
+            atomic_fetch_add(&bell->value, SHM_ONE);
+            if (atomic_load(&bell->sleepers))
+                futex_wake_all(&bell->value);
+        }
+    }
+    futex_wake_all(&job->vote);
+}
+
+static void abort_vote(struct shm_job *job)
+{
+    uint64_t word = atomic_load(&job->vote);
+    struct shm_vote_word vote;
+    do {
+        vote = shm_vote_unpack(word);
+        vote.aborted = true;
+    } while (!atomic_compare_exchange_weak(&job->vote, &word, shm_vote_pack(vote)));
+}
+
+/* A rank that is done votes no more. It has not voted for the open step: a vote lasts until the step is decided. */
+static void leave_vote(struct shm_job *job)
+{
+    uint64_t word = atomic_load(&job->vote);
+    struct shm_vote_word vote;
+    do {
+        vote = shm_vote_unpack(word);
+        vote.voters--;
+        if (--vote.missing == 0 && !vote.aborted && vote.voters > 0) {
+            vote.step++;
+            vote.missing = vote.voters;
+        }
+    } while (!atomic_compare_exchange_weak(&job->vote, &word, shm_vote_pack(vote)));
+    futex_wake_all(&job->vote);
+}
+
+static void lose(struct supervisor *supervisor, uint32_t rank, ek_loss_cause cause, int code)
+{
+    struct worker *worker = &supervisor->workers[rank];
+    struct shm_job *job = supervisor->job;
+    worker->state = WORKER_LOST;
+    worker->just_lost = true;
+    worker->loss = (ek_loss){.rank = rank,
+                             .cause = worker->timed_out ? EK_LOSS_TIMEOUT : cause,
+                             .code = code,
+                             .note = atomic_load(&rank_of(supervisor, rank)->note)};
+    supervisor->lost_count++;
+    abort_vote(job); /* first: who hears of the loss finds the vote decided */
+    uint64_t none = 0;
+    atomic_compare_exchange_strong(&job->loss, &none, 1 + (uint64_t)rank);
+    disturb_sleepers(job);
+}
+
+/* A rank has ended, by returning from main or (processes) otherwise. */
+static void note_end(struct supervisor *supervisor, uint32_t rank, ek_loss_cause cause, int code)
+{
+    struct shm_rank *own = rank_of(supervisor, rank);
+    supervisor->live--;
+    if (!atomic_load(&own->finished)) {
+        lose(supervisor, rank, cause, code);
+    } else if (own->status == EK_OK) {
+        supervisor->workers[rank].state = WORKER_DONE;
+        leave_vote(supervisor->job);
+    } else if (own->status == EK_FENCED) {
+        lose(supervisor, rank, own->killed ? EK_LOSS_SIGNAL : EK_LOSS_EXIT, own->killed ? SIGKILL : EK_FENCED);
+    } else {
+        supervisor->workers[rank].state = WORKER_DONE;
+        end_job(supervisor, own->status, own->error);
+    }
+}
+
+static bool has_ended(const struct supervisor *supervisor, uint32_t rank)
+{
+    if (supervisor->options->threads)
+        return atomic_load(&rank_of(supervisor, rank)->finished);
+    return supervisor->polled[rank].revents != 0;
+}
+
+/* Takes leave of a rank that has ended or is about to. */
+static void reap(struct supervisor *supervisor, uint32_t rank)
+{
+    struct worker *worker = &supervisor->workers[rank];
+    if (supervisor->options->threads) {
+        pthread_join(worker->thread, NULL);
+        note_end(supervisor, rank, EK_LOSS_EXIT, 0);
+        return;
+    }
+    siginfo_t info = {0};
+    while (waitid(P_PIDFD, (id_t)worker->pidfd, &info, WEXITED) < 0 && errno == EINTR)
+        ;
+    close(worker->pidfd);
+    worker->pidfd = -1;
+    note_end(supervisor, rank, info.si_code == CLD_EXITED ? EK_LOSS_EXIT : EK_LOSS_SIGNAL, info.si_status);
+}
+
+static void note_ends(struct supervisor *supervisor)
+{
+    bool lost = false;
+    for (uint32_t rank = 0; rank < supervisor->job->ranks; rank++) {
+        if (supervisor->workers[rank].state == WORKER_LIVE && has_ended(supervisor, rank))
+            reap(supervisor, rank);
+        lost |= supervisor->workers[rank].just_lost;
+    }
+    deliver_reports(supervisor); /* also what the dead had to say */
+    for (uint32_t rank = 0; lost && rank < supervisor->job->ranks; rank++) {
+        struct worker *worker = &supervisor->workers[rank];
+        if (worker->just_lost && supervisor->options->on_lost)
+            supervisor->options->on_lost(supervisor->options->user, &worker->loss);
+        worker->just_lost = false;
+    }
+}
+
+static void kill_rank(const struct supervisor *supervisor, uint32_t rank)
+{
+    if (supervisor->options->threads)
+        atomic_store(&rank_of(supervisor, rank)->fenced, SHM_FENCED_BY_SUPERVISOR);
+    else
+        pidfd_send_signal(supervisor->workers[rank].pidfd, SIGKILL, NULL, 0);
+}
+
+/* Time is counted in ticks seen by this loop, at most one per round: when the whole job was stopped (Ctrl-Z) and goes
+ * on, hardly any time has passed. */
+static void count_tick(struct supervisor *supervisor)
+{
+    if (supervisor->tick_ns == 0 || shm_now_ns() < supervisor->next_tick_ns)
+        return;
+    supervisor->next_tick_ns = shm_now_ns() + supervisor->tick_ns;
+    for (uint32_t rank = 0; rank < supervisor->job->ranks; rank++) {
+        struct worker *worker = &supervisor->workers[rank];
+        uint64_t beats = atomic_load(&rank_of(supervisor, rank)->beats);
+        worker->idle = beats == worker->beats ? worker->idle + 1 : 0;
+        worker->beats = beats;
+        if (worker->state != WORKER_LIVE || worker->timed_out || worker->idle <= TICKS_PER_TIMEOUT)
+            continue;
+        worker->timed_out = true;
+        kill_rank(supervisor, rank); /* it is lost when it is gone */
+    }
+}
+
+/* --------------------------------------------------------------------------------------------- agreement */
+
+static bool all_agreeing(const struct supervisor *supervisor, uint64_t epoch, bool *ok)
+{
+    *ok = true;
+    for (uint32_t rank = 0; rank < supervisor->job->ranks; rank++) {
+        struct shm_rank *own = rank_of(supervisor, rank);
+        if (supervisor->workers[rank].state != WORKER_LIVE)
+            continue;
+        if (atomic_load(&own->agreeing) != epoch)
+            return false;
+        *ok &= own->agrees;
+    }
+    return supervisor->live > 0;
+}
+
+/* When every live rank waits in ek_agree, nobody uses what is wiped here. */
+static void try_agreement(struct supervisor *supervisor)
+{
+    struct shm_job *job = supervisor->job;
+    uint64_t epoch = atomic_load(&job->epoch);
+    bool ok;
+    if (!all_agreeing(supervisor, epoch, &ok))
+        return;
+    struct shm_agreement *agreement = &job->agreement;
+    agreement->lost_before = agreement->lost_count;
+    agreement->lost_count = 0;
+    for (uint32_t rank = 0; rank < job->ranks; rank++) {
+        struct shm_rank *own = rank_of(supervisor, rank);
+        own->gone = supervisor->workers[rank].state != WORKER_LIVE;
+        own->ballots[0].step = own->ballots[1].step = 0; /* an aborted step is voted for again */
+        if (supervisor->workers[rank].state == WORKER_LOST)
+            agreement->lost[agreement->lost_count++] = rank;
+    }
+    struct shm_vote_word vote = shm_vote_unpack(atomic_load(&job->vote));
+    agreement->ok = ok && atomic_load(&job->loss) == 0;
+    agreement->committed_step = vote.step - 1;
+    vote = (struct shm_vote_word){.step = vote.step, .voters = supervisor->live, .missing = supervisor->live};
+    atomic_store(&job->vote, shm_vote_pack(vote));
+    madvise(job->blocks, job->wiped_bytes, MADV_REMOVE); /* reads as zeros from now on */
+    atomic_store(&job->loss, 0);
+    atomic_store(&job->epoch, epoch + 1);
+    futex_wake_all(&job->epoch);
+}
+
+/* -------------------------------------------------------------------------------------------------- loop */
+
+static void wait_for_events(struct supervisor *supervisor)
+{
+    uint32_t ranks = supervisor->job->ranks;
+    for (uint32_t rank = 0; rank < ranks; rank++)
+        supervisor->polled[rank] = (struct pollfd){.fd = supervisor->workers[rank].pidfd, .events = POLLIN};
+    supervisor->polled[ranks] = (struct pollfd){.fd = supervisor->event_fd, .events = POLLIN};
+    supervisor->polled[ranks + 1] = (struct pollfd){.fd = supervisor->report_fds[0], .events = POLLIN};
+    supervisor->polled[ranks + 2] = (struct pollfd){.fd = supervisor->signal_fd, .events = POLLIN};
+    struct timespec tick = {.tv_sec = (time_t)(supervisor->tick_ns / 1000000000u),
+                            .tv_nsec = (long)(supervisor->tick_ns % 1000000000u)};
+    ppoll(supervisor->polled, ranks + 3, supervisor->tick_ns ? &tick : NULL, NULL);
+}
+
+static void supervise(struct supervisor *supervisor)
+{
+    while (supervisor->live > 0 && !supervisor->over) {
+        wait_for_events(supervisor);
+        uint64_t rings;
+        struct signalfd_siginfo signal_info;
+        while (read(supervisor->event_fd, &rings, sizeof rings) > 0)
+            ;
+        if (read(supervisor->signal_fd, &signal_info, sizeof signal_info) > 0) {
+            ek_fail(EK_INTERRUPTED, "the job was ended by %s", strsignal((int)signal_info.ssi_signo));
+            end_job(supervisor, EK_INTERRUPTED, ek_error());
+        }
+        note_ends(supervisor);
+        count_tick(supervisor);
+        try_agreement(supervisor);
+    }
+}
+
+/* Whoever is still there ends now. */
+static void end_ranks(struct supervisor *supervisor)
+{
+    for (uint32_t rank = 0; rank < supervisor->job->ranks; rank++)
+        if (supervisor->workers[rank].state == WORKER_LIVE)
+            kill_rank(supervisor, rank);
+    for (uint32_t rank = 0; rank < supervisor->job->ranks; rank++)
+        if (supervisor->workers[rank].state == WORKER_LIVE)
+            reap(supervisor, rank);
+    deliver_reports(supervisor);
+}
+
+static ek_status run_job(struct supervisor *supervisor, const sigset_t *signals)
+{
+    ek_status status = open_all(supervisor, signals);
+    if (status == EK_OK)
+        status = start_ranks(supervisor);
+    if (status == EK_OK)
+        supervise(supervisor);
+    else
+        end_job(supervisor, status, ek_error());
+    if (!supervisor->over && supervisor->lost_count > 0) {
+        bool any_done = false;
+        for (uint32_t rank = 0; rank < supervisor->job->ranks; rank++)
+            any_done |= supervisor->workers[rank].state == WORKER_DONE;
+        if (!any_done)
+            end_job(supervisor, EK_PEER_LOST, "every rank was lost");
+    }
+    end_ranks(supervisor);
+    close_all(supervisor);
+    if (!supervisor->over)
+        return EK_OK;
+    return ek_fail(supervisor->status, "%s", supervisor->error);
+}
+
+static ek_status launch_on(struct shm_job *job, const ek_launch_options *options)
+{
+    struct supervisor supervisor = {
+        .options = options, .job = job, .event_fd = -1, .signal_fd = -1, .report_fds = {-1, -1}};
+    supervisor.workers = calloc(job->ranks, sizeof *supervisor.workers);
+    supervisor.polled = calloc(job->ranks + 3, sizeof *supervisor.polled);
+    ek_status status = ek_fail(EK_NO_MEMORY, "ek_launch: out of memory");
+    if (supervisor.workers && supervisor.polled) {
+        for (uint32_t rank = 0; rank < job->ranks; rank++)
+            supervisor.workers[rank].pidfd = -1;
+        supervisor.tick_ns = (uint64_t)(options->timeout_seconds * 1e9 / TICKS_PER_TIMEOUT);
+        sigset_t signals;
+        sigemptyset(&signals);
+        sigaddset(&signals, SIGINT);
+        sigaddset(&signals, SIGTERM);
+        pthread_sigmask(SIG_BLOCK, &signals, &supervisor.old_mask);
+        status = run_job(&supervisor, &signals);
+        pthread_sigmask(SIG_SETMASK, &supervisor.old_mask, NULL);
+    }
+    free(supervisor.polled);
+    free(supervisor.workers);
+    return status;
+}
+
+ek_status shm_launch(const ek_launch_options *options)
+{
+    struct shm_job *job;
+    EK_TRY(shm_job_create(&job, options));
+    ek_status status = launch_on(job, options);
+    shm_job_destroy(job);
+    return status;
+}
