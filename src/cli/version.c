@@ -17,7 +17,7 @@ int ek_command_version(int argc, char **argv)
     static const struct argp_option options[] = {{0}};
     static const struct argp argp = {options, parse_nothing, "",  "Print the version and the engines.",
                                      NULL,    NULL,          NULL};
-    switch (ek_options_parse("evenkeel version", &argp, argc, argv, NULL)) {
+    switch (ek_options_parse(&argp, argc, argv, NULL)) {
     case EK_PARSED_HELP:
         return EK_EXIT_DONE;
     case EK_PARSED_REFUSED:

@@ -76,7 +76,7 @@ static void assert_documented(const char *command, unsigned options)
     outcome got = RUN(command, "--help");
     assert_int_equal(got.status, 0);
     assert_string_equal(got.errors, "");
-    char *page = read_page(SOURCE_DIRECTORY "/docs/command-line.md"), wanted[100];
+    char *page = read_page(COMMAND_LINE_PAGE), wanted[100];
     snprintf(wanted, sizeof wanted, "\n## `evenkeel %s`\n", command);
     assert_non_null(strstr(page, wanted));
     unsigned found = 0;
@@ -102,7 +102,7 @@ static void test_help(void **state)
     assert_int_equal(got.status, 0);
 }
 
-#define CONFIG "--config", SOURCE_DIRECTORY "/examples/tiny.yaml" /* 60 steps, 2 replicas of 4 */
+#define CONFIG "--config", TINY_CONFIG /* 60 steps, 2 replicas of 4 */
 #define FAULT_FORM                                                                                                     \
     "STEP:REPLICA.SLOT[@PHASE] is needed, as in 20:1.2@backward; PHASE is forward, backward, sync, commit, optimizer " \
     "or recovery"

@@ -20,7 +20,7 @@ static char *read_file(const char *path)
 static void test_configuration_page(void **state)
 {
     (void)state;
-    char *page = read_file(SOURCE_DIRECTORY "/docs/configuration.md");
+    char *page = read_file(CONFIGURATION_PAGE);
     size_t count, rows = 0;
     const ek_field *fields = ek_config_fields(&count);
     for (size_t i = 0; i < count; i++) {
