@@ -29,7 +29,8 @@ static const char *refused_argument(const struct argp_state *state)
 static void explain(const parse_context *context, const char *argument)
 {
     size_t length = strcspn(argument, "=");
-    const struct argp_option *option = context->options;
+    static const struct argp_option none[] = {{0}};
+    const struct argp_option *option = context->options ? context->options : none;
     while (option->name && (strncmp(argument, "--", 2) != 0 || strlen(option->name) != length - 2 ||
                             strncmp(option->name, argument + 2, length - 2) != 0))
         option++;
