@@ -12,7 +12,7 @@ const char *ek_error(void)
     return error_text;
 }
 
-ek_status ek_fail(ek_status status, const char *format, ...)
+int ek_error_set(const char *format, ...)
 {
     char text[EK_ERROR_BYTES]; /* the arguments may point into error_text */
     va_list arguments;
@@ -20,10 +20,10 @@ ek_status ek_fail(ek_status status, const char *format, ...)
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     memcpy(error_text, text, sizeof text);
-    return status;
+    return 0;
 }
 
-ek_status ek_fail_prefix(ek_status status, const char *format, ...)
+int ek_error_prefix(const char *format, ...)
 {
     char text[EK_ERROR_BYTES];
     va_list arguments;
@@ -33,7 +33,7 @@ ek_status ek_fail_prefix(ek_status status, const char *format, ...)
     if (length >= 0 && (size_t)length < sizeof text)
         snprintf(text + length, sizeof text - (size_t)length, "%s", error_text);
     memcpy(error_text, text, sizeof text);
-    return status;
+    return 0;
 }
 
 const char *ek_status_text(ek_status status)

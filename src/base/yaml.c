@@ -1,6 +1,5 @@
 #include "base/yaml.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -12,277 +11,9 @@
 #include <yaml.h>
 
 #include "base/error.h"
+#include "base/field.h"
 
 #define FILE_BYTES_MOST ((size_t)1 << 20)
-
-/* ------------------------------------------------------------------------------------------- texts of refusals */
-
-#define EXCERPT_BYTES 64
-
-/* User's text as it may stand in a one-line message: control characters replaced, cut to EXCERPT_BYTES. */
-static const char *excerpt(const char *text, size_t length, char out[EXCERPT_BYTES])
-{
-    size_t n = length;
-    if (n > EXCERPT_BYTES - 1) {
-        n = EXCERPT_BYTES - 4;
-        while (n > 0 && ((unsigned char)text[n] & 0xC0) == 0x80) /* not in the middle of a UTF-8 character */
-            n--;
-    }
-    for (size_t i = 0; i < n; i++)
-        out[i] = iscntrl((unsigned char)text[i]) ? '?' : text[i];
-    memcpy(out + n, length > n ? "..." : "", length > n ? 4 : 1);
-    return out;
-}
-
-/* "FILE:LINE: " or "--set a.b=c: " in front of the message. */
-static ek_status fail_at(ek_origin origin, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static ek_status vfail_at(ek_origin origin, const char *format, va_list arguments)
-{
-    char text[EK_ERROR_BYTES], shown[EXCERPT_BYTES];
-    vsnprintf(text, sizeof text, format, arguments);
-    if (origin.line > 0)
-        return ek_fail(EK_INVALID, "%s:%u: %s", origin.text, origin.line, text);
-    return ek_fail(EK_INVALID, "--set %s: %s", excerpt(origin.text, strlen(origin.text), shown), text);
-}
-
-static ek_status fail_at(ek_origin origin, const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    ek_status status = vfail_at(origin, format, arguments);
-    va_end(arguments);
-    return status;
-}
-
-/* Appends to a text in a buffer, cutting what does not fit. */
-static void append(char *text, size_t bytes, const char *more)
-{
-    size_t length = strlen(text);
-    snprintf(text + length, bytes - length, "%s", more);
-}
-
-void ek_field_allowed(const ek_field *field, char text[EK_ALLOWED_BYTES])
-{
-    switch (field->kind) {
-    case EK_FIELD_WHOLE:
-        snprintf(text, EK_ALLOWED_BYTES, "a whole number from %llu to %llu", (unsigned long long)field->least,
-                 (unsigned long long)field->most);
-        return;
-    case EK_FIELD_WHOLES:
-        snprintf(text, EK_ALLOWED_BYTES, "a list of whole numbers from %llu to %llu", (unsigned long long)field->least,
-                 (unsigned long long)field->most);
-        return;
-    case EK_FIELD_REAL:
-        snprintf(text, EK_ALLOWED_BYTES, "a number from %g to %.7g", field->least_real, field->most_real);
-        return;
-    case EK_FIELD_BOOLEAN:
-        snprintf(text, EK_ALLOWED_BYTES, "true or false");
-        return;
-    case EK_FIELD_STRING:
-    case EK_FIELD_CHOICE:
-        break;
-    }
-    snprintf(text, EK_ALLOWED_BYTES, "%s", field->choices ? "" : "a string");
-    for (size_t i = 0; field->choices && field->choices[i]; i++) {
-        append(text, EK_ALLOWED_BYTES, i == 0 ? "" : field->choices[i + 1] ? ", " : " or ");
-        append(text, EK_ALLOWED_BYTES, field->choices[i]);
-    }
-}
-
-static bool is_tagged(const yaml_node_t *node)
-{
-    return strcmp((const char *)node->tag, YAML_STR_TAG) != 0;
-}
-
-/* A scalar without a tag that is a C string ("a\0b" is not). */
-static bool is_scalar(const yaml_node_t *node)
-{
-    return node->type == YAML_SCALAR_NODE && !is_tagged(node) &&
-           strlen((const char *)node->data.scalar.value) == node->data.scalar.length;
-}
-
-static bool is_plain(const yaml_node_t *node)
-{
-    return is_scalar(node) && node->data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
-}
-
-static const char *scalar_text(const yaml_node_t *node)
-{
-    return (const char *)node->data.scalar.value;
-}
-
-static bool is_nothing(const yaml_node_t *node)
-{
-    static const char *const nulls[] = {"", "~", "null", "Null", "NULL"};
-    for (size_t i = 0; is_plain(node) && i < sizeof nulls / sizeof *nulls; i++)
-        if (strcmp(scalar_text(node), nulls[i]) == 0)
-            return true;
-    return false;
-}
-
-#define FOUND_BYTES (EXCERPT_BYTES + 20)
-
-/* What the user wrote, for a message: '"four"', '"4" in quotes', 'a list', 'nothing'. */
-static const char *found(const yaml_node_t *node, char text[FOUND_BYTES])
-{
-    char shown[EXCERPT_BYTES];
-    if (is_nothing(node))
-        return "nothing";
-    if (node->type == YAML_MAPPING_NODE)
-        return "a mapping";
-    if (node->type == YAML_SEQUENCE_NODE)
-        return "a list";
-    snprintf(text, FOUND_BYTES, "\"%s\"%s", excerpt(scalar_text(node), node->data.scalar.length, shown),
-             is_tagged(node)   ? " with a tag"
-             : !is_plain(node) ? " in quotes"
-                               : "");
-    return text;
-}
-
-static ek_status refuse_value(ek_origin origin, const ek_field *field, const yaml_node_t *node)
-{
-    char allowed[EK_ALLOWED_BYTES], text[FOUND_BYTES];
-    ek_field_allowed(field, allowed);
-    return fail_at(origin, "%s: found %s; %s is needed", field->key, found(node, text), allowed);
-}
-
-/* -------------------------------------------------------------------------------------------------- scalars */
-
-static bool parse_whole(const yaml_node_t *node, uint64_t least, uint64_t most, uint64_t *value)
-{
-    if (!is_plain(node))
-        return false;
-    const char *text = scalar_text(node);
-    if (text[0] == '\0' || strspn(text, "0123456789") != node->data.scalar.length || (text[0] == '0' && text[1]))
-        return false;
-    errno = 0;
-    unsigned long long number = strtoull(text, NULL, 10);
-    if (errno != 0 || number < least || number > most)
-        return false;
-    *value = number;
-    return true;
-}
-
-static bool parse_real(const yaml_node_t *node, double least, double most, double *value)
-{
-    if (!is_plain(node))
-        return false;
-    /* strtod takes more than we do: hexadecimal, infinities, leading blanks */
-    const char *text = scalar_text(node);
-    if (text[0] == '\0' || strspn(text, "0123456789.eE+-") != node->data.scalar.length)
-        return false;
-    char *end;
-    double number = strtod(text, &end);
-    if (*end != '\0' || end == text || !(number >= least && number <= most))
-        return false;
-    *value = number;
-    return true;
-}
-
-static bool parse_choice(const ek_field *field, const yaml_node_t *node, uint32_t *choice)
-{
-    for (uint32_t i = 0; is_scalar(node) && field->choices[i]; i++) {
-        if (strcmp(field->choices[i], scalar_text(node)) == 0) {
-            *choice = i;
-            return true;
-        }
-    }
-    return false;
-}
-
-static ek_status set_string(ek_origin origin, const ek_field *field, const yaml_node_t *node, char **value)
-{
-    uint32_t choice;
-    if (!is_scalar(node) || is_nothing(node) || node->data.scalar.length == 0 ||
-        (field->choices && !parse_choice(field, node, &choice)))
-        return refuse_value(origin, field, node);
-    char *copy = strdup(scalar_text(node));
-    if (!copy)
-        return ek_fail(EK_NO_MEMORY, "no memory for %s", field->key);
-    free(*value);
-    *value = copy;
-    return EK_OK;
-}
-
-static ek_status set_wholes(ek_origin origin, const ek_field *field, yaml_document_t *document, const yaml_node_t *node,
-                            uint32_t **values, size_t *count)
-{
-    if (node->type != YAML_SEQUENCE_NODE)
-        return refuse_value(origin, field, node);
-    size_t length = (size_t)(node->data.sequence.items.top - node->data.sequence.items.start);
-    uint32_t *list = malloc((length + 1) * sizeof *list); /* + 1: an empty list is not NULL */
-    if (!list)
-        return ek_fail(EK_NO_MEMORY, "no memory for %s", field->key);
-    for (size_t i = 0; i < length; i++) {
-        const yaml_node_t *item = yaml_document_get_node(document, node->data.sequence.items.start[i]);
-        uint64_t value;
-        if (!parse_whole(item, field->least, field->most, &value)) {
-            char text[FOUND_BYTES];
-            free(list);
-            return fail_at(origin, "%s[%zu]: found %s; a whole number from %llu to %llu is needed", field->key, i,
-                           found(item, text), (unsigned long long)field->least, (unsigned long long)field->most);
-        }
-        list[i] = (uint32_t)value;
-    }
-    free(*values);
-    *values = list;
-    *count = length;
-    return EK_OK;
-}
-
-/* Puts a number of type `type` where the field says. */
-#define STORE(type, value)                                                                                             \
-    do {                                                                                                               \
-        type store_value = (type)(value);                                                                              \
-        memcpy(place, &store_value, sizeof store_value);                                                               \
-    } while (0)
-
-static ek_status set_field(const ek_settings *settings, size_t index, ek_origin origin, yaml_document_t *document,
-                           const yaml_node_t *node)
-{
-    const ek_field *field = &settings->fields[index];
-    void *place = (char *)settings->target + field->offset;
-    uint64_t whole;
-    uint32_t choice;
-    double real;
-    switch (field->kind) {
-    case EK_FIELD_WHOLE:
-        if (!parse_whole(node, field->least, field->most, &whole))
-            return refuse_value(origin, field, node);
-        if (field->bytes == sizeof(uint32_t))
-            STORE(uint32_t, whole);
-        else
-            STORE(uint64_t, whole);
-        break;
-    case EK_FIELD_REAL:
-        if (!parse_real(node, field->least_real, field->most_real, &real))
-            return refuse_value(origin, field, node);
-        if (field->bytes == sizeof(float))
-            STORE(float, real);
-        else
-            STORE(double, real);
-        break;
-    case EK_FIELD_BOOLEAN:
-        if (!is_plain(node) || (strcmp(scalar_text(node), "true") != 0 && strcmp(scalar_text(node), "false") != 0))
-            return refuse_value(origin, field, node);
-        STORE(bool, scalar_text(node)[0] == 't');
-        break;
-    case EK_FIELD_CHOICE:
-        if (!parse_choice(field, node, &choice))
-            return refuse_value(origin, field, node);
-        STORE(uint32_t, choice);
-        break;
-    case EK_FIELD_STRING:
-        EK_TRY(set_string(origin, field, node, place));
-        break;
-    case EK_FIELD_WHOLES:
-        EK_TRY(set_wholes(origin, field, document, node, place,
-                          (size_t *)(void *)((char *)settings->target + field->count_offset)));
-        break;
-    }
-    settings->origins[index] = origin;
-    return EK_OK;
-}
 
 /* ----------------------------------------------------------------------------------------------------- keys */
 
@@ -335,13 +66,13 @@ static size_t edit_distance(const char *a, size_t a_length, const char *b, size_
 /* The names that may stand where `name` was found: the keys of the section, or the sections if section_bytes is 0.
  * Lists them in `list` and the nearest, if near enough to be meant, in `nearest`. */
 static void list_names(const ek_settings *settings, const char *section, size_t section_bytes, const char *name,
-                       size_t name_bytes, char list[EK_ERROR_BYTES], char nearest[EXCERPT_BYTES])
+                       size_t name_bytes, char list[EK_ERROR_BYTES], char nearest[EK_EXCERPT_BYTES])
 {
     size_t least = 3; /* two slips at most, and fewer than the name has letters */
     list[0] = nearest[0] = '\0';
     for (size_t i = 0; i < settings->count; i++) {
         const ek_field *field = &settings->fields[i];
-        char candidate[EXCERPT_BYTES];
+        char candidate[EK_EXCERPT_BYTES];
         size_t length = section_length(field);
         if (section_bytes == 0) {
             if (i > 0 && in_section(&field[-1], field->key, length))
@@ -352,8 +83,8 @@ static void list_names(const ek_settings *settings, const char *section, size_t 
         } else {
             continue;
         }
-        append(list, EK_ERROR_BYTES, list[0] ? ", " : "");
-        append(list, EK_ERROR_BYTES, candidate);
+        ek_append(list, EK_ERROR_BYTES, list[0] ? ", " : "");
+        ek_append(list, EK_ERROR_BYTES, candidate);
         size_t distance = edit_distance(name, name_bytes, candidate, strlen(candidate));
         if (distance < least && distance < strlen(candidate)) {
             least = distance;
@@ -364,20 +95,20 @@ static void list_names(const ek_settings *settings, const char *section, size_t 
 
 static ek_status refuse_section(const ek_settings *settings, ek_origin origin, const char *name, size_t length)
 {
-    char list[EK_ERROR_BYTES], nearest[EXCERPT_BYTES], shown[EXCERPT_BYTES];
+    char list[EK_ERROR_BYTES], nearest[EK_EXCERPT_BYTES], shown[EK_EXCERPT_BYTES];
     list_names(settings, NULL, 0, name, length, list, nearest);
-    return fail_at(origin, "unknown section \"%s\"; %s%s%sthe sections are %s", excerpt(name, length, shown),
-                   nearest[0] ? "did you mean " : "", nearest, nearest[0] ? "? " : "", list);
+    return ek_fail_at(origin, "unknown section \"%s\"; %s%s%sthe sections are %s", ek_excerpt(name, length, shown),
+                      nearest[0] ? "did you mean " : "", nearest, nearest[0] ? "? " : "", list);
 }
 
 static ek_status refuse_key(const ek_settings *settings, ek_origin origin, const char *section, size_t section_bytes,
                             const char *name, size_t length)
 {
-    char list[EK_ERROR_BYTES], nearest[EXCERPT_BYTES], shown[EXCERPT_BYTES];
+    char list[EK_ERROR_BYTES], nearest[EK_EXCERPT_BYTES], shown[EK_EXCERPT_BYTES];
     list_names(settings, section, section_bytes, name, length, list, nearest);
-    return fail_at(origin, "unknown key \"%.*s%s%s\"; %s%s%s%.*s has %s", (int)section_bytes, section,
-                   length > 0 ? "." : "", excerpt(name, length, shown), nearest[0] ? "did you mean " : "", nearest,
-                   nearest[0] ? "? " : "", (int)section_bytes, section, list);
+    return ek_fail_at(origin, "unknown key \"%.*s%s%s\"; %s%s%s%.*s has %s", (int)section_bytes, section,
+                      length > 0 ? "." : "", ek_excerpt(name, length, shown), nearest[0] ? "did you mean " : "",
+                      nearest, nearest[0] ? "? " : "", (int)section_bytes, section, list);
 }
 
 /* Finds the field of "section.name", refusing what is unknown. */
@@ -418,13 +149,13 @@ static ek_status load(const char *text, size_t length, ek_origin origin, yaml_do
             origin.line = (unsigned)parser.problem_mark.line + 1;
         for (size_t i = 0; parser.error == YAML_READER_ERROR && i < parser.problem_offset && i < length; i++)
             origin.line += origin.line > 0 && text[i] == '\n'; /* the reader knows offsets alone */
-        status = fail_at(origin, "not YAML: %s", parser.problem);
+        status = ek_fail_at(origin, "not YAML: %s", parser.problem);
     } else if (more) {
         const yaml_node_t *root = yaml_document_get_root_node(&second);
         if (root) {
             if (origin.line > 0)
                 origin.line = (unsigned)root->start_mark.line + 1;
-            status = fail_at(origin, "a second document begins here; one is allowed");
+            status = ek_fail_at(origin, "a second document begins here; one is allowed");
         }
         yaml_document_delete(&second);
     }
@@ -440,14 +171,14 @@ static ek_status check_key(const ek_settings *settings, yaml_document_t *documen
 {
     const yaml_node_t *key = yaml_document_get_node(document, pair->key);
     ek_origin origin = {settings->path, (unsigned)key->start_mark.line + 1};
-    char shown[FOUND_BYTES];
-    if (!is_scalar(key))
-        return fail_at(origin, "found %s where a key is needed", found(key, shown));
+    char shown[EK_FOUND_BYTES];
+    if (!ek_is_scalar(key))
+        return ek_fail_at(origin, "found %s where a key is needed", ek_found(key, shown));
     for (const yaml_node_pair_t *before = mapping->data.mapping.pairs.start; before < pair; before++) {
         const yaml_node_t *other = yaml_document_get_node(document, before->key);
-        if (strcmp(scalar_text(other), scalar_text(key)) == 0)
-            return fail_at(origin, "%s%s%s is given twice; first on line %u", section, section[0] ? "." : "",
-                           scalar_text(key), (unsigned)other->start_mark.line + 1);
+        if (strcmp(ek_scalar_text(other), ek_scalar_text(key)) == 0)
+            return ek_fail_at(origin, "%s%s%s is given twice; first on line %u", section, section[0] ? "." : "",
+                              ek_scalar_text(key), (unsigned)other->start_mark.line + 1);
     }
     return EK_OK;
 }
@@ -455,7 +186,7 @@ static ek_status check_key(const ek_settings *settings, yaml_document_t *documen
 static ek_status read_section(const ek_settings *settings, yaml_document_t *document, const yaml_node_t *key,
                               const yaml_node_t *section)
 {
-    const char *name = scalar_text(key);
+    const char *name = ek_scalar_text(key);
     ek_origin origin = {settings->path, (unsigned)key->start_mark.line + 1};
     size_t i = 0;
     while (i < settings->count && !in_section(&settings->fields[i], name, key->data.scalar.length))
@@ -463,9 +194,9 @@ static ek_status read_section(const ek_settings *settings, yaml_document_t *docu
     if (i == settings->count)
         return refuse_section(settings, origin, name, key->data.scalar.length);
     if (section->type != YAML_MAPPING_NODE) {
-        char shown[FOUND_BYTES], list[EK_ERROR_BYTES], nearest[EXCERPT_BYTES];
+        char shown[EK_FOUND_BYTES], list[EK_ERROR_BYTES], nearest[EK_EXCERPT_BYTES];
         list_names(settings, name, strlen(name), "", 0, list, nearest);
-        return fail_at(origin, "%s: found %s; a mapping of %s is needed", name, found(section, shown), list);
+        return ek_fail_at(origin, "%s: found %s; a mapping of %s is needed", name, ek_found(section, shown), list);
     }
     const yaml_node_pair_t *end = section->data.mapping.pairs.top;
     for (const yaml_node_pair_t *pair = section->data.mapping.pairs.start; pair < end; pair++) {
@@ -473,12 +204,12 @@ static ek_status read_section(const ek_settings *settings, yaml_document_t *docu
         const yaml_node_t *word = yaml_document_get_node(document, pair->key);
         const yaml_node_t *value = yaml_document_get_node(document, pair->value);
         origin.line = (unsigned)word->start_mark.line + 1;
-        char dotted[2 * EXCERPT_BYTES];
-        int length = snprintf(dotted, sizeof dotted, "%s.%s", name, scalar_text(word));
+        char dotted[2 * EK_EXCERPT_BYTES];
+        int length = snprintf(dotted, sizeof dotted, "%s.%s", name, ek_scalar_text(word));
         size_t index = length < (int)sizeof dotted ? find_field(settings, dotted, (size_t)length) : settings->count;
         if (index == settings->count)
-            return refuse_key(settings, origin, name, strlen(name), scalar_text(word), word->data.scalar.length);
-        EK_TRY(set_field(settings, index, origin, document, value));
+            return refuse_key(settings, origin, name, strlen(name), ek_scalar_text(word), word->data.scalar.length);
+        EK_TRY(ek_field_set(settings, index, origin, document, value));
     }
     return EK_OK;
 }
@@ -486,13 +217,13 @@ static ek_status read_section(const ek_settings *settings, yaml_document_t *docu
 static ek_status read_document(const ek_settings *settings, yaml_document_t *document)
 {
     const yaml_node_t *root = yaml_document_get_root_node(document);
-    char shown[FOUND_BYTES], list[EK_ERROR_BYTES], nearest[EXCERPT_BYTES];
+    char shown[EK_FOUND_BYTES], list[EK_ERROR_BYTES], nearest[EK_EXCERPT_BYTES];
     list_names(settings, NULL, 0, "", 0, list, nearest);
-    if (!root || is_nothing(root))
+    if (!root || ek_is_nothing(root))
         return ek_fail(EK_INVALID, "%s: the file is empty; the sections are %s", settings->path, list);
     ek_origin origin = {settings->path, (unsigned)root->start_mark.line + 1};
     if (root->type != YAML_MAPPING_NODE)
-        return fail_at(origin, "found %s; a mapping of the sections %s is needed", found(root, shown), list);
+        return ek_fail_at(origin, "found %s; a mapping of the sections %s is needed", ek_found(root, shown), list);
     const yaml_node_pair_t *end = root->data.mapping.pairs.top;
     for (const yaml_node_pair_t *pair = root->data.mapping.pairs.start; pair < end; pair++) {
         EK_TRY(check_key(settings, document, root, pair, ""));
@@ -560,11 +291,11 @@ static ek_status apply_value(const ek_settings *settings, size_t index, ek_origi
     const yaml_node_t *root = yaml_document_get_root_node(&document);
     ek_status status;
     if (root) {
-        status = set_field(settings, index, origin, &document, root);
+        status = ek_field_set(settings, index, origin, &document, root);
     } else {
         char allowed[EK_ALLOWED_BYTES];
         ek_field_allowed(&settings->fields[index], allowed);
-        status = fail_at(origin, "%s: found nothing; %s is needed", settings->fields[index].key, allowed);
+        status = ek_fail_at(origin, "%s: found nothing; %s is needed", settings->fields[index].key, allowed);
     }
     yaml_document_delete(&document);
     return status;
@@ -575,7 +306,7 @@ static ek_status apply_override(const ek_settings *settings, const char *overrid
     ek_origin origin = {override, 0};
     const char *equals = strchr(override, '=');
     if (!equals)
-        return fail_at(origin, "KEY=VALUE is needed, as in --set %s=VALUE", settings->fields[0].key);
+        return ek_fail_at(origin, "KEY=VALUE is needed, as in --set %s=VALUE", settings->fields[0].key);
     size_t index;
     EK_TRY(find_key(settings, origin, override, (size_t)(equals - override), &index));
     return apply_value(settings, index, origin, equals + 1);
@@ -636,10 +367,10 @@ ek_status ek_settings_locate(const ek_settings *settings, ek_status status)
     ek_origin origin = {0};
     if (index < settings->count)
         origin = settings->origins[index];
-    char shown[EXCERPT_BYTES];
+    char shown[EK_EXCERPT_BYTES];
     if (!origin.text)
         return ek_fail_prefix(status, "%s: ", settings->path);
     if (origin.line > 0)
         return ek_fail_prefix(status, "%s:%u: ", origin.text, origin.line);
-    return ek_fail_prefix(status, "--set %s: ", excerpt(origin.text, strlen(origin.text), shown));
+    return ek_fail_prefix(status, "--set %s: ", ek_excerpt(origin.text, strlen(origin.text), shown));
 }

@@ -9,7 +9,7 @@
 #define KEY_HELP 0x1000 /* no character: --help has no short form, nor has anything else */
 
 typedef struct parse_context {
-    const char *name; /* "evenkeel train" */
+    char name[40]; /* "evenkeel train" */
     const struct argp_option *options;
     void *input;
     bool help;           /* was asked for */
@@ -29,7 +29,8 @@ static const char *refused_argument(const struct argp_state *state)
 static void explain(const parse_context *context, const char *argument)
 {
     size_t length = strcspn(argument, "=");
-    const struct argp_option *option = context->options;
+    static const struct argp_option none[] = {{0}};
+    const struct argp_option *option = context->options ? context->options : none;
     while (option->name && (strncmp(argument, "--", 2) != 0 || strlen(option->name) != length - 2 ||
                             strncmp(option->name, argument + 2, length - 2) != 0))
         option++;
@@ -49,7 +50,7 @@ static error_t parse_root(int key, char *argument, struct argp_state *state)
         state->child_inputs[0] = context->input;
         return 0;
     case KEY_HELP:
-        argp_help(state->root_argp, stdout, ARGP_HELP_STD_HELP, (char *)(uintptr_t)context->name);
+        argp_help(state->root_argp, stdout, ARGP_HELP_STD_HELP, context->name);
         context->help = true;
         return EK_OPTION_REFUSED; /* ends the parsing */
     case ARGP_KEY_ARG:
@@ -63,12 +64,13 @@ static error_t parse_root(int key, char *argument, struct argp_state *state)
     }
 }
 
-ek_parsed ek_options_parse(const char *name, const struct argp *argp, int argc, char **argv, void *input)
+ek_parsed ek_options_parse(const struct argp *argp, int argc, char **argv, void *input)
 {
     static const struct argp_option own_options[] = {{"help", KEY_HELP, NULL, 0, "Print this help", -1}, {0}};
     const struct argp_child children[] = {{argp, 0, NULL, 0}, {0}};
     const struct argp root = {own_options, parse_root, argp->args_doc, argp->doc, children, NULL, NULL};
-    parse_context context = {name, argp->options, input, false, NULL};
+    parse_context context = {.options = argp->options, .input = input};
+    snprintf(context.name, sizeof context.name, "evenkeel %s", argv[0]);
     error_t error = argp_parse(&root, argc, argv, ARGP_NO_ERRS | ARGP_NO_HELP | ARGP_NO_EXIT, NULL, &context);
     if (context.help)
         return EK_PARSED_HELP;

@@ -17,9 +17,9 @@ typedef enum ek_parsed {
 /* What a parser of options returns to refuse one, after ek_fail has said why. */
 #define EK_OPTION_REFUSED ECANCELED
 
-/* Parses the arguments of `evenkeel NAME`; argv[0] is skipped. `argp` knows its own options and returns
+/* Parses the arguments of a subcommand, whose name is argv[0]. `argp` knows its own options and returns
  * ARGP_ERR_UNKNOWN for everything else; --help is added here, and arguments that are no options are refused. */
-ek_parsed ek_options_parse(const char *name, const struct argp *argp, int argc, char **argv, void *input);
+ek_parsed ek_options_parse(const struct argp *argp, int argc, char **argv, void *input);
 
 /* Prints "evenkeel: " and ek_error() to standard error. */
 void ek_options_complain(void);

@@ -207,7 +207,7 @@ static int parse_and_train(int argc, char **argv, command_line *given)
 {
     static const struct argp argp = {
         options, parse_option, "", "Train a model by a configuration, through the loss of devices.", NULL, NULL, NULL};
-    switch (ek_options_parse("evenkeel train", &argp, argc, argv, given)) {
+    switch (ek_options_parse(&argp, argc, argv, given)) {
     case EK_PARSED_HELP:
         return EK_EXIT_DONE;
     case EK_PARSED_REFUSED:

@@ -187,8 +187,15 @@ static bool read_exactly(int fd, void *to, size_t bytes)
     return true;
 }
 
+/* What the launcher's callbacks want: a status other than EK_OK ends the job. */
+static void obey(struct supervisor *supervisor, ek_status status)
+{
+    if (status != EK_OK)
+        end_job(supervisor, status, ek_error());
+}
+
 /* Delivers what is in the pipe now. Records are written whole, so none is there in part. */
-static void deliver_reports(const struct supervisor *supervisor)
+static void deliver_reports(struct supervisor *supervisor)
 {
     int pending = 0;
     ioctl(supervisor->report_fds[0], FIONREAD, &pending);
@@ -200,7 +207,8 @@ static void deliver_reports(const struct supervisor *supervisor)
             return;
         pending -= (int)(sizeof header + header.bytes);
         if (supervisor->options->on_report)
-            supervisor->options->on_report(supervisor->options->user, header.rank, record, header.bytes);
+            obey(supervisor,
+                 supervisor->options->on_report(supervisor->options->user, header.rank, record, header.bytes));
     }
 }
 
@@ -327,7 +335,7 @@ static void note_ends(struct supervisor *supervisor)
     for (uint32_t rank = 0; lost && rank < supervisor->job->ranks; rank++) {
         struct worker *worker = &supervisor->workers[rank];
         if (worker->just_lost && supervisor->options->on_lost)
-            supervisor->options->on_lost(supervisor->options->user, &worker->loss);
+            obey(supervisor, supervisor->options->on_lost(supervisor->options->user, &worker->loss));
         worker->just_lost = false;
     }
 }

@@ -27,11 +27,13 @@ static const ek_field fields[] = {
      .help = "key and value heads; each with its query heads is one unit of attention"},
     {"model.ffn", WHOLE(model.ffn, 1, DIMENSION_MOST), .help = "columns of the feed-forward layer"},
     {"model.ffn_block", WHOLE(model.ffn_block, 1, DIMENSION_MOST),
-     .derived = "the largest power of two up to 64 that divides model.ffn and leaves 4 parallel.tp units, else 1",
+     .derived = "the largest power of two up to 64 that divides model.ffn and leaves 4 units or more for each of "
+                "parallel.tp, else 1",
      .help = "feed-forward columns in one unit; divides model.ffn"},
     {"model.vocab", WHOLE(model.vocab, 1, 1u << 24), .help = "size of the vocabulary; 256 for bytes"},
     {"model.vocab_block", WHOLE(model.vocab_block, 1, 1u << 24),
-     .derived = "the largest power of two up to 64 that divides model.vocab and leaves 4 parallel.tp units, else 1",
+     .derived = "the largest power of two up to 64 that divides model.vocab and leaves 4 units or more for each of "
+                "parallel.tp, else 1",
      .help = "vocabulary rows in one unit; divides model.vocab"},
     {"model.sequence", WHOLE(model.sequence, 1, DIMENSION_MOST), .help = "tokens of a sample"},
     {"model.tied_embeddings", .kind = EK_FIELD_BOOLEAN, PLACE(model.tied_embeddings), .otherwise = "false",

@@ -28,7 +28,7 @@ static const struct {
 };
 
 typedef struct mapping {
-    const unsigned char *start;
+    unsigned char *start;
     size_t bytes;
 } mapping;
 
@@ -44,7 +44,7 @@ struct ek_data {
 static void unmap(mapping *file)
 {
     if (file->start)
-        munmap((void *)(uintptr_t)file->start, file->bytes);
+        munmap(file->start, file->bytes);
     file->start = NULL;
 }
 

@@ -398,12 +398,12 @@ static void test_damaged_files(void **state)
     const char *text = LEAST "optimizer: {lr: 1.0e-3, clip: 1}\nengine: {threads: false}\n";
     const unsigned char damage[] = {0, '\n', ' ', '"', '{', ']', ':', '&', '*', '!', '-', '9', 0xC3, 0xFF};
     size_t length = strlen(text);
-    char *damaged = malloc(length);
+    char *damaged = strdup(text);
     assert_non_null(damaged);
     for (size_t i = 0; i < length; i++) {
-        memcpy(damaged, text, length);
         damaged[i] = (char)damage[i % sizeof damage];
         write_file(damaged, length);
+        damaged[i] = text[i];
         ek_config *config = NULL;
         ek_status status = ek_config_read(&config, "c.yaml", NULL, 0);
         assert_true(status == EK_OK || status == EK_INVALID);

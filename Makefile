@@ -1,0 +1,34 @@
+# What there is to do, each in one command. CMake does the work; build/ is the only folder that appears.
+BUILD = build
+
+.PHONY: build demo test bench lint install packages clean
+
+# Trains a small model on the English of the machine's licence texts, and kills a rank in step 20.
+demo: build
+	scripts/demo-text $(BUILD)/demo/english.txt
+	$(BUILD)/evenkeel train --config examples/tiny.yaml --kill 20:1.2 --metrics $(BUILD)/demo/metrics.jsonl
+
+test: build
+	ctest --test-dir $(BUILD) --output-on-failure -j2
+
+bench: build
+	bench/run
+
+build: packages
+	cmake -S . -B $(BUILD) -G Ninja
+	ninja -C $(BUILD)
+
+# Installs what the build needs from Debian's packages, where something is missing.
+packages:
+	scripts/install-packages build
+
+lint:
+	scripts/install-packages build lint
+	scripts/lint
+
+# DESTDIR and cmake's CMAKE_INSTALL_PREFIX say where to.
+install: build
+	DESTDIR="$(DESTDIR)" cmake --install $(BUILD)
+
+clean:
+	rm -rf $(BUILD) $(BUILD)-*

@@ -1,0 +1,193 @@
+/* The built command from outside: help, version, and refused command lines: exit status 2, one line on standard error,
+ * nothing on standard output. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "testing.h"
+
+typedef struct outcome {
+    int status;
+    char output[8192], errors[8192];
+} outcome;
+
+static void read_back(FILE *file, char *text, size_t bytes)
+{
+    rewind(file);
+    text[fread(text, 1, bytes - 1, file)] = '\0';
+    fclose(file);
+}
+
+/* Runs the command with arguments[] (ends with NULL). */
+static outcome run(const char *const *arguments)
+{
+    const char *words[16] = {COMMAND};
+    for (size_t i = 0; arguments[i]; i++)
+        words[i + 1] = arguments[i];
+    FILE *output = tmpfile(), *errors = tmpfile();
+    assert_true(output && errors);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        dup2(fileno(output), STDOUT_FILENO);
+        dup2(fileno(errors), STDERR_FILENO);
+        execv(COMMAND, (char *const *)words);
+        _exit(127);
+    }
+    outcome got;
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    got.status = WEXITSTATUS(status);
+    read_back(output, got.output, sizeof got.output);
+    read_back(errors, got.errors, sizeof got.errors);
+    return got;
+}
+
+#define RUN(...) run((const char *const[]){__VA_ARGS__, NULL})
+
+static void test_version(void **state)
+{
+    (void)state;
+    outcome got = RUN("version");
+    char expected[100];
+    snprintf(expected, sizeof expected, "evenkeel %s\nengines: shm\n", ek_version());
+    assert_string_equal(got.output, expected);
+    assert_string_equal(got.errors, "");
+    assert_int_equal(got.status, 0);
+}
+
+static char *read_page(const char *path)
+{
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    char *text = calloc(1, 1 << 16);
+    assert_non_null(text);
+    assert_in_range(fread(text, 1, (1 << 16) - 1, file), 1, (1 << 16) - 2);
+    fclose(file);
+    return text;
+}
+
+/* Every option that `evenkeel COMMAND --help` lists is in docs/command-line.md, and the command itself. */
+static void assert_documented(const char *command, unsigned options)
+{
+    outcome got = RUN(command, "--help");
+    assert_int_equal(got.status, 0);
+    assert_string_equal(got.errors, "");
+    char *page = read_page(COMMAND_LINE_PAGE), wanted[100];
+    snprintf(wanted, sizeof wanted, "\n## `evenkeel %s`\n", command);
+    assert_non_null(strstr(page, wanted));
+    unsigned found = 0;
+    for (const char *option = got.output; (option = strstr(option, " --")); option++, found++) {
+        snprintf(wanted, sizeof wanted, "`%.*s", (int)strcspn(option + 1, "= \n"), option + 1);
+        if (!strstr(page, wanted))
+            fail_msg("docs/command-line.md lacks %s of evenkeel %s", wanted, command);
+    }
+    assert_int_equal(found, options);
+    free(page);
+}
+
+static void test_help(void **state)
+{
+    (void)state;
+    outcome got = RUN("--help");
+    assert_int_equal(got.status, 0);
+    assert_non_null(strstr(got.output, "\n  train "));
+    assert_non_null(strstr(got.output, "\n  version "));
+    assert_documented("train", 8);
+    assert_documented("version", 1);
+    got = RUN("train", "--help", "--nonsense"); /* whatever stands behind it */
+    assert_int_equal(got.status, 0);
+}
+
+#define CONFIG "--config", TINY_CONFIG /* 60 steps, 2 replicas of 4 */
+#define FAULT_FORM                                                                                                     \
+    "STEP:REPLICA.SLOT[@PHASE] is needed, as in 20:1.2@backward; PHASE is forward, backward, sync, commit, optimizer " \
+    "or recovery"
+#define LINK_FORM "GBps:MICROSECONDS is needed, as in 12.5:3; 1e-6 to 1e6 and 0 to 1e7 are allowed"
+
+static const struct {
+    const char *arguments[6];
+    const char *error; /* behind "evenkeel: " */
+} refusals[] = {
+    {{NULL}, "a command is needed; the commands are train, version; see evenkeel --help"},
+    {{"fly"}, "unknown command \"fly\"; the commands are train, version; see evenkeel --help"},
+    {{"--fly"}, "unknown option \"--fly\"; the commands are train, version; see evenkeel --help"},
+    {{""}, "unknown command \"\"; the commands are train, version; see evenkeel --help"},
+    {{"version", "now"}, "unexpected argument \"now\"; see evenkeel version --help"},
+    {{"version", "--quiet"}, "unknown option \"--quiet\"; see evenkeel version --help"},
+    {{"train"}, "--config FILE is needed; see evenkeel train --help"},
+    {{"train", "--fly"}, "unknown option \"--fly\"; see evenkeel train --help"},
+    {{"train", "--fly=3", "--quiet"}, "unknown option \"--fly=3\"; see evenkeel train --help"},
+    {{"train", "--quiet", "-x"}, "unknown option \"-x\"; see evenkeel train --help"},
+    {{"train", "--quiet", "-xy"}, "unknown option \"-xy\"; see evenkeel train --help"},
+    {{"train", "--", "-x"}, "unexpected argument \"-x\"; see evenkeel train --help"},
+    {{"train", "--quiet", "--config"}, "--config needs a value: --config=FILE"},
+    {{"train", "--quiet=3"}, "--quiet takes no value; see evenkeel train --help"},
+    {{"train", CONFIG, "60"}, "unexpected argument \"60\"; see evenkeel train --help"},
+    {{"train", "--config", "missing.yaml"},
+     "missing.yaml: cannot be opened (No such file or directory); a YAML file is needed"},
+    {{"train", CONFIG, "--set", "parallel.tp=four"},
+     "--set parallel.tp=four: parallel.tp: found \"four\"; a whole number from 1 to 1024 is needed"},
+    {{"train", CONFIG, "--kill", ""}, "--kill : " FAULT_FORM},
+    {{"train", CONFIG, "--kill", "nonsense"}, "--kill nonsense: " FAULT_FORM},
+    {{"train", CONFIG, "--kill", "20"}, "--kill 20: " FAULT_FORM},
+    {{"train", CONFIG, "--kill", "20:1"}, "--kill 20:1: " FAULT_FORM},
+    {{"train", CONFIG, "--kill", "20:1."}, "--kill 20:1.: " FAULT_FORM},
+    {{"train", CONFIG, "--kill", "20:1.2@"}, "--kill 20:1.2@: " FAULT_FORM},
+    {{"train", CONFIG, "--kill", "20:1.2@sleep"}, "--kill 20:1.2@sleep: " FAULT_FORM},
+    {{"train", CONFIG, "--kill", "20:1.2 "}, "--kill 20:1.2 : " FAULT_FORM},
+    {{"train", CONFIG, "--kill", "-1:1.2"}, "--kill -1:1.2: " FAULT_FORM},
+    {{"train", CONFIG, "--kill", "20: 1.2"}, "--kill 20: 1.2: " FAULT_FORM},
+    {{"train", CONFIG, "--kill", "99999999999999999999:1.2"}, "--kill 99999999999999999999:1.2: " FAULT_FORM},
+    {{"train", CONFIG, "--kill", "20:4294967296.2"}, "--kill 20:4294967296.2: " FAULT_FORM},
+    {{"train", CONFIG, "--hang", "20:1.2.3"}, "--hang 20:1.2.3: " FAULT_FORM},
+    {{"train", CONFIG, "--kill", "0:1.2"}, "--kill: there is no step 0; 1 to 60 is allowed (train.steps)"},
+    {{"train", CONFIG, "--kill", "61:1.2"}, "--kill: there is no step 61; 1 to 60 is allowed (train.steps)"},
+    {{"train", CONFIG, "--hang", "20:2.0"}, "--hang: there is no replica 2; 0 to 1 is allowed (parallel.dp)"},
+    {{"train", CONFIG, "--hang", "20:1.4"}, "--hang: there is no slot 4 in a replica; 0 to 3 is allowed (parallel.tp)"},
+    {{"train", CONFIG, "--set=parallel.degrees=[4,3]", "--kill=20:1.3"},
+     "--kill: slot 3 of replica 1 does not start; 0 to 2 do (parallel.degrees)"},
+    {{"train", CONFIG, "--emulate-link", "fast"}, "--emulate-link fast: " LINK_FORM},
+    {{"train", CONFIG, "--emulate-link", "12.5"}, "--emulate-link 12.5: " LINK_FORM},
+    {{"train", CONFIG, "--emulate-link", "0:3"}, "--emulate-link 0:3: " LINK_FORM},
+    {{"train", CONFIG, "--emulate-link", "-1:3"}, "--emulate-link -1:3: " LINK_FORM},
+    {{"train", CONFIG, "--emulate-link", "0x1:3"}, "--emulate-link 0x1:3: " LINK_FORM},
+    {{"train", CONFIG, "--emulate-link", "inf:3"}, "--emulate-link inf:3: " LINK_FORM},
+    {{"train", CONFIG, "--emulate-link", "1:nan"}, "--emulate-link 1:nan: " LINK_FORM},
+    {{"train", CONFIG, "--emulate-link", "1:3us"}, "--emulate-link 1:3us: " LINK_FORM},
+};
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
+        outcome got = run(refusals[i].arguments);
+        char expected[600];
+        snprintf(expected, sizeof expected, "evenkeel: %s\n", refusals[i].error);
+        assert_string_equal(got.errors, expected);
+        assert_string_equal(got.output, "");
+        assert_int_equal(got.status, 2);
+    }
+}
+
+static void test_full_output(void **state)
+{
+    (void)state;
+    int status = system(COMMAND " version >/dev/full 2>/dev/null");
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_version),
+        cmocka_unit_test(test_help),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_full_output),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
