@@ -184,6 +184,19 @@ uint64_t ek_model_parameters(const ek_model_config *config)
     return parameters;
 }
 
+/* The number of an element of a unit within the whole tensor. It may depend on the shape of the model, but not on how
+ * large its units are, since the default block sizes follow the base degree. Gate and up rows lie side by side in a
+ * unit: they are numbered as one matrix of all gate rows, then all up rows. */
+static uint64_t global_element(const ek_model_config *config, bool gate_up, uint32_t unit, size_t unit_elements,
+                               size_t element)
+{
+    if (!gate_up)
+        return (uint64_t)unit * unit_elements + element;
+    size_t half = unit_elements / 2;
+    bool up = element >= half;
+    return (up ? (uint64_t)config->ffn * config->hidden : 0) + (uint64_t)unit * half + (up ? element - half : element);
+}
+
 void ek_model_init(const ek_model_config *config, uint64_t seed, size_t tensor, uint32_t unit, float *values)
 {
     ek_tensor description = describe(config, tensor);
@@ -193,8 +206,9 @@ void ek_model_init(const ek_model_config *config, uint64_t seed, size_t tensor, 
     double deviation = 0.02;
     if (kind == EK_LAYER_OUT || kind == EK_LAYER_DOWN)
         deviation /= sqrt(2.0 * config->layers);
-    for (size_t i = 0; i < elements; i++)
-        values[i] = description.group == EK_REPLICATED
-                        ? 1.0f
-                        : (float)(deviation * ek_random_normal(seed, tensor, (uint64_t)unit * elements + i));
+    for (size_t i = 0; i < elements; i++) {
+        uint64_t element = global_element(config, kind == EK_LAYER_GATE_UP, unit, elements, i);
+        values[i] =
+            description.group == EK_REPLICATED ? 1.0f : (float)(deviation * ek_random_normal(seed, tensor, element));
+    }
 }

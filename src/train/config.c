@@ -146,9 +146,6 @@ static ek_status check_numbers(const ek_settings *settings, const ek_config *con
         return ek_settings_refuse(settings, "batch.global",
                                   "found %u; at least %u is needed, a sample for each replica (parallel.dp)",
                                   config->batch.global, config->parallel.dp);
-    if (config->optimizer.warmup_steps > config->train.steps)
-        return ek_settings_refuse(settings, "optimizer.warmup_steps", "found %u; at most train.steps, %llu, is allowed",
-                                  config->optimizer.warmup_steps, (unsigned long long)config->train.steps);
     if (config->optimizer.min_lr > config->optimizer.lr)
         return ek_settings_refuse(settings, "optimizer.min_lr", "found %g; at most optimizer.lr, %g, is allowed",
                                   config->optimizer.min_lr, config->optimizer.lr);

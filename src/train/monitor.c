@@ -32,7 +32,8 @@ struct ek_monitor {
     double launched, first_noticed; /* first_noticed: of the losses that no recovery has dealt with; 0: none */
 
     bool gathering_step;
-    ek_step_record step; /* earliest start, latest commit */
+    uint32_t step_reports; /* ranks that have told of it */
+    ek_step_record step;   /* earliest start, latest commit */
     replica_step *replicas;
     bool gathering_recovery;
     ek_recovery_record recovery;
@@ -113,7 +114,8 @@ static void show_event(ek_monitor *monitor, const char *text)
 
 /* ------------------------------------------------------------------------------------------------- steps */
 
-/* All that the ranks say of a step is in: every rank reports it before it can vote for the next. */
+/* All that the ranks say of a step is in: all of them have reported it, or one tells of what came later, since every
+ * rank reports a step before it can vote for the next. */
 static ek_status close_step(ek_monitor *monitor)
 {
     if (!monitor->gathering_step)
@@ -145,24 +147,27 @@ static ek_status close_step(ek_monitor *monitor)
                                          step->committed - monitor->launched, "replicas", replicas));
 }
 
-static void gather_step(ek_monitor *monitor, uint32_t rank, const ek_step_record *step)
+static ek_status gather_step(ek_monitor *monitor, uint32_t rank, const ek_step_record *step)
 {
     if (!monitor->gathering_step) {
         monitor->gathering_step = true;
+        monitor->step_reports = 0;
         monitor->step = *step;
         memset(monitor->replicas, 0, monitor->run->config->parallel.dp * sizeof *monitor->replicas);
     }
     monitor->step.started = fmin(monitor->step.started, step->started);
     monitor->step.committed = fmax(monitor->step.committed, step->committed);
     uint32_t r;
-    if (!ek_membership_place(monitor->membership, rank, &r, NULL))
-        return;
-    replica_step *replica = &monitor->replicas[r];
-    replica->samples = step->samples;
-    replica->busy_seconds = fmax(replica->busy_seconds, step->busy_seconds);
-    replica->exposed_seconds = fmax(replica->exposed_seconds, step->exposed_seconds);
-    replica->reshard_bytes += step->reshard_bytes;
-    replica->reduce_bytes += step->reduce_bytes;
+    if (ek_membership_place(monitor->membership, rank, &r, NULL)) {
+        replica_step *replica = &monitor->replicas[r];
+        replica->samples = step->samples;
+        replica->busy_seconds = fmax(replica->busy_seconds, step->busy_seconds);
+        replica->exposed_seconds = fmax(replica->exposed_seconds, step->exposed_seconds);
+        replica->reshard_bytes += step->reshard_bytes;
+        replica->reduce_bytes += step->reduce_bytes;
+    }
+    uint32_t ranks = ek_membership_ranks(monitor->membership) - monitor->absent_at_start - monitor->lost_count;
+    return ++monitor->step_reports == ranks ? close_step(monitor) : EK_OK;
 }
 
 /* ---------------------------------------------------------------------------------- failures, recoveries */
@@ -280,8 +285,7 @@ ek_status ek_monitor_report(void *user, uint32_t rank, const void *data, size_t 
         EK_TRY(close_step(monitor));
         EK_TRY(close_recovery(monitor));
     }
-    gather_step(monitor, rank, &record.step);
-    return EK_OK;
+    return gather_step(monitor, rank, &record.step);
 }
 
 ek_status ek_monitor_create(ek_monitor **out, const ek_run *run)

@@ -345,8 +345,6 @@ static const struct {
      "is allowed"},
     {LEAST, "batch.global=1",
      "--set batch.global=1: batch.global: found 1; at least 2 is needed, a sample for each replica (parallel.dp)"},
-    {LEAST, "optimizer.warmup_steps=61",
-     "--set optimizer.warmup_steps=61: optimizer.warmup_steps: found 61; at most train.steps, 60, is allowed"},
     {LEAST "optimizer: {lr: 1e-4,\n  min_lr: 1e-3}\n", NULL,
      "c.yaml:7: optimizer.min_lr: found 0.001; at most optimizer.lr, 0.0001, is allowed"},
 };
