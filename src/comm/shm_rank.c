@@ -302,6 +302,11 @@ const struct ek_engine_operations ek_engine_shm = {
     .inject = shm_inject,
 };
 
+static void keep_error(struct shm_rank *own)
+{
+    memcpy(own->error, ek_error(), strlen(ek_error()) + 1);
+}
+
 /* Runs main on an engine whose heap is there. */
 static ek_status run_main(struct shm_engine *engine, const ek_launch_options *options)
 {
@@ -313,8 +318,10 @@ static ek_status run_main(struct shm_engine *engine, const ek_launch_options *op
     }
     if (status == EK_OK)
         status = options->main(&engine->base, options->user);
-    if (status != EK_OK) /* whatever is still queued has no chance */
-        atomic_store(&engine->own->fenced, SHM_FENCED_BY_SUPERVISOR);
+    if (status != EK_OK) {
+        keep_error(engine->own);
+        atomic_store(&engine->own->fenced, SHM_FENCED_BY_SUPERVISOR); /* what is still queued has no chance */
+    }
     while (created > 0)
         shm_lane_destroy(&engine->lanes[--created]);
     return status;
@@ -324,8 +331,10 @@ void shm_rank_run(struct shm_job *job, uint32_t rank, const ek_launch_options *o
 {
     struct shm_rank *own = &job->rank[rank];
     struct shm_engine *engine = calloc(1, sizeof *engine);
-    ek_status status = ek_fail(EK_NO_MEMORY, "out of memory for an engine");
-    if (engine) {
+    ek_status status = EK_NO_MEMORY;
+    if (!engine) {
+        ek_fail(status, "out of memory for an engine");
+    } else {
         *engine = (struct shm_engine){.base = {.operations = &ek_engine_shm, .rank = rank, .ranks = job->ranks},
                                       .job = job,
                                       .own = own,
@@ -335,11 +344,11 @@ void shm_rank_run(struct shm_job *job, uint32_t rank, const ek_launch_options *o
     if (status == EK_OK) {
         status = run_main(engine, options);
         heap_destroy(&engine->heap);
+    } else {
+        keep_error(own);
     }
     free(engine);
     own->status = status;
-    if (status != EK_OK)
-        memcpy(own->error, ek_error(), strlen(ek_error()) + 1);
     atomic_store(&own->finished, 1);
     ring_supervisor(job);
 }

@@ -47,10 +47,10 @@ static float expected_reduction(const struct place *place, size_t i, ek_reductio
     return total;
 }
 
-static ek_status finish(const struct place *place, ek_status status, ek_lane lane, ek_request request)
+static ek_status finish(const struct place *place, ek_status status, ek_lane lane, const ek_request *request)
 {
     EK_TRY(status);
-    return place->started ? ek_wait(place->engine, lane, request) : EK_OK;
+    return place->started ? ek_wait(place->engine, lane, *request) : EK_OK;
 }
 
 static ek_lane lane_of(const struct place *place)
@@ -68,7 +68,7 @@ static ek_status try_all_reduce(const struct place *place, size_t count, ek_redu
     for (size_t i = 0; i < count; i++)
         buffer[i] = value(place, ek_group_index(place->group), i);
     EK_TRY(finish(place, ek_all_reduce(place->group, buffer, count, reduction, place->started ? &request : NULL),
-                  lane_of(place), request));
+                  lane_of(place), &request));
     for (size_t i = 0; i < count; i++) /* exactly: the order of the sum is part of the contract */
         CHECK(buffer[i] == expected_reduction(place, i, reduction));
     put(place, memory);
@@ -99,7 +99,7 @@ static ek_status try_reduce_scatter(const struct place *place, size_t size)
     for (size_t i = 0; i < total; i++)
         input[i] = value(place, index, i);
     EK_TRY(finish(place, ek_reduce_scatter(place->group, input, output, counts, place->started ? &request : NULL),
-                  lane_of(place), request));
+                  lane_of(place), &request));
     for (size_t i = 0; i < counts[index]; i++)
         CHECK(output[i] == expected_reduction(place, first + i, EK_SUM));
     put(place, memory);
@@ -130,7 +130,7 @@ static ek_status try_all_gather(const struct place *place, size_t size, bool in_
     for (size_t i = 0; i < bytes[index]; i++)
         input[i] = byte(place, index, 0, i);
     EK_TRY(finish(place, ek_all_gather(place->group, input, output, bytes, place->started ? &request : NULL),
-                  lane_of(place), request));
+                  lane_of(place), &request));
     for (uint32_t member = 0; member < members; member++)
         for (size_t i = 0; i < bytes[member]; i++)
             CHECK(*output++ == byte(place, member, 0, i));
@@ -157,7 +157,7 @@ static ek_status try_all_to_all(const struct place *place, size_t size)
         for (size_t i = 0; i < sent[member]; i++)
             *next++ = byte(place, index, member, i);
     EK_TRY(finish(place, ek_all_to_all(place->group, memory, sent, result, received, place->started ? &request : NULL),
-                  lane_of(place), request));
+                  lane_of(place), &request));
     next = result;
     for (uint32_t member = 0; member < members; member++)
         for (size_t i = 0; i < received[member]; i++)
@@ -178,7 +178,7 @@ static ek_status try_broadcast(const struct place *place, size_t size)
     for (size_t i = 0; i < size; i++)
         buffer[i] = byte(place, ek_group_index(place->group), 1, i);
     EK_TRY(finish(place, ek_broadcast(place->group, buffer, size, root, place->started ? &request : NULL),
-                  lane_of(place), request));
+                  lane_of(place), &request));
     for (size_t i = 0; i < size; i++)
         CHECK(buffer[i] == byte(place, root, 1, i));
     put(place, memory);

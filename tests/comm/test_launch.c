@@ -1,0 +1,295 @@
+/* The launching process: signals, its own death, reports, what is left behind (nothing), the emulated link, a stopped
+ * and continued job. */
+#include "jobs.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static size_t count_entries(const char *path)
+{
+    size_t count = 0;
+    DIR *directory = opendir(path);
+    assert_non_null(directory);
+    while (readdir(directory))
+        count++;
+    closedir(directory);
+    return count;
+}
+
+static double now_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static ek_status wait_for_ever(ek_engine *engine, void *user)
+{
+    pid_t *pids = user; /* shared with the test */
+    pids[ek_engine_rank(engine)] = getpid();
+    ek_group *group;
+    ek_request request;
+    float one = 1;
+    EK_TRY(make_world(&group, engine, EK_LANE_GRADIENT, 0));
+    if (ek_engine_rank(engine) != 0)
+        EK_TRY(ek_all_reduce(group, &one, 1, EK_SUM, &request));
+    for (;;) { /* rank 0 never comes */
+        ek_beat(engine, 0);
+        usleep(1000);
+    }
+}
+
+/* ------------------------------------------------------------------------------------ nothing is left */
+
+static ek_status use_a_little(ek_engine *engine, void *user)
+{
+    (void)user;
+    ek_group *group;
+    void *memory;
+    float one = 1;
+    double none;
+    EK_TRY(make_world(&group, engine, EK_LANE_GRADIENT, 0));
+    EK_TRY(ek_engine_alloc(engine, 100000, &memory));
+    ek_request request;
+    EK_TRY(ek_all_reduce(group, &one, 1, EK_SUM, &request));
+    EK_TRY(ek_wait(engine, EK_LANE_GRADIENT, request));
+    EK_TRY(ek_vote(engine, 1, NULL, &none, 0));
+    ek_group_destroy(group);
+    if (ek_engine_rank(engine) == 1)
+        return ek_inject(engine, EK_FAULT_KILL);
+    return EK_OK;
+}
+
+static void test_nothing_is_left(void **state)
+{
+    (void)state;
+    size_t files = count_entries("/proc/self/fd"), shared = count_entries("/dev/shm");
+    FOR_EACH_MODE(threads)
+    for (int i = 0; i < 100; i++)
+        assert_ok(run_job(3, threads, use_a_little, NULL));
+    assert_int_equal(count_entries("/proc/self/fd"), files);
+    assert_int_equal(count_entries("/dev/shm"), shared);
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
+    assert_int_equal(errno, ECHILD);
+}
+
+/* --------------------------------------------------------------------------------------------- signals */
+
+static pid_t *share_pids(void)
+{
+    pid_t *pids = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(pids != MAP_FAILED);
+    return pids;
+}
+
+/* Launches a job that never ends, in a process of its own, which exits with the status of ek_launch. */
+static pid_t fork_launcher(pid_t *pids, double timeout_seconds)
+{
+    pid_t launcher = fork();
+    if (launcher == 0) {
+        ek_launch_options options = job_options(3, false, wait_for_ever, pids);
+        options.timeout_seconds = timeout_seconds;
+        ek_status status = ek_launch(&options);
+        _exit(waitpid(-1, NULL, WNOHANG) == -1 && errno == ECHILD ? (int)status : 100);
+    }
+    while (!((volatile pid_t *)pids)[0] || !((volatile pid_t *)pids)[1] || !((volatile pid_t *)pids)[2])
+        usleep(1000);
+    return launcher;
+}
+
+static void test_signals(void **state)
+{
+    (void)state;
+    if (UNDER_TSAN)
+        skip();
+    const int signals[] = {SIGTERM, SIGINT};
+    for (int i = 0; i < 2; i++) {
+        pid_t *pids = share_pids();
+        pid_t launcher = fork_launcher(pids, 5);
+        kill(pids[1], signals[i]); /* ranks ignore it: as with Ctrl-C, the supervisor acts */
+        usleep(20000);
+        assert_int_equal(kill(pids[1], 0), 0);
+        kill(launcher, signals[i]);
+        int status;
+        assert_int_equal(waitpid(launcher, &status, 0), launcher);
+        assert_true(WIFEXITED(status));
+        assert_int_equal(WEXITSTATUS(status), EK_INTERRUPTED);
+        for (int rank = 0; rank < 3; rank++)
+            assert_int_equal(kill(pids[rank], 0), -1);
+        munmap(pids, 4096);
+    }
+}
+
+static void test_launcher_killed(void **state)
+{
+    (void)state;
+    if (UNDER_TSAN)
+        skip();
+    pid_t *pids = share_pids();
+    prctl(PR_SET_CHILD_SUBREAPER, 1); /* orphans come to this process, which sees them end */
+    pid_t launcher = fork_launcher(pids, 5);
+    kill(launcher, SIGKILL);
+    assert_int_equal(waitpid(launcher, NULL, 0), launcher);
+    for (int rank = 0; rank < 3; rank++) {
+        int status;
+        assert_int_equal(waitpid(pids[rank], &status, 0), pids[rank]);
+        assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    }
+    prctl(PR_SET_CHILD_SUBREAPER, 0);
+    munmap(pids, 4096);
+}
+
+/* Ctrl-Z on the whole job for longer than the timeout, then fg: nobody is lost. */
+static void test_stopped_job(void **state)
+{
+    (void)state;
+    if (UNDER_TSAN)
+        skip();
+    pid_t *pids = share_pids();
+    pid_t launcher = fork_launcher(pids, 0.3);
+    kill(launcher, SIGSTOP);
+    for (int rank = 0; rank < 3; rank++)
+        kill(pids[rank], SIGSTOP);
+    usleep(600000);
+    kill(launcher, SIGCONT);
+    usleep(20000); /* the supervisor looks before the ranks are back */
+    for (int rank = 0; rank < 3; rank++)
+        kill(pids[rank], SIGCONT);
+    usleep(600000);
+    for (int rank = 0; rank < 3; rank++)
+        assert_int_equal(kill(pids[rank], 0), 0);
+    kill(launcher, SIGTERM);
+    int status;
+    assert_int_equal(waitpid(launcher, &status, 0), launcher);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == EK_INTERRUPTED);
+    munmap(pids, 4096);
+}
+
+/* --------------------------------------------------------------------------------------------- reports */
+
+enum { RECORDS = 300 };
+
+struct received {
+    uint32_t next[4]; /* by rank */
+    bool disorder, late;
+    bool lost[4];
+};
+
+static void receive(void *user, uint32_t rank, const void *record, size_t bytes)
+{
+    struct received *received = user;
+    const unsigned char *data = record;
+    uint32_t number;
+    received->disorder |= bytes < sizeof number;
+    memcpy(&number, record, sizeof number);
+    received->disorder |= number != received->next[rank]++ || bytes != sizeof number + number * 7 % 2000;
+    for (size_t i = sizeof number; i < bytes; i++)
+        received->disorder |= data[i] != (unsigned char)(rank + number);
+    received->late |= received->lost[rank];
+}
+
+static void note_loss(void *user, const ek_loss *loss)
+{
+    ((struct received *)user)->lost[loss->rank] = true;
+}
+
+static ek_status report_much(ek_engine *engine, void *user)
+{
+    (void)user;
+    unsigned char record[EK_REPORT_BYTES];
+    for (uint32_t number = 0; number < RECORDS; number++) {
+        size_t bytes = number * 7 % 2000;
+        memcpy(record, &number, sizeof number);
+        memset(record + sizeof number, (int)(ek_engine_rank(engine) + number), bytes);
+        EK_TRY(ek_report(engine, record, sizeof number + bytes));
+    }
+    return ek_engine_rank(engine) == 2 ? ek_inject(engine, EK_FAULT_KILL) : EK_OK;
+}
+
+static void test_reports(void **state)
+{
+    (void)state;
+    FOR_EACH_MODE(threads)
+    {
+        struct received received = {.disorder = false};
+        ek_launch_options options = job_options(4, threads, report_much, &received);
+        options.on_report = receive;
+        options.on_lost = note_loss;
+        assert_ok(ek_launch(&options));
+        assert_false(received.disorder);
+        assert_false(received.late);
+        assert_true(received.lost[2]);
+        for (int rank = 0; rank < 4; rank++)
+            assert_int_equal(received.next[rank], RECORDS);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------ link */
+
+enum { LINK_FLOATS = 25000 }; /* 100 kB: 0.1 s at 1 MB/s */
+
+static ek_status use_slow_link(ek_engine *engine, void *user)
+{
+    (void)user;
+    ek_group *slow, *fast;
+    ek_request request;
+    EK_TRY(make_world(&slow, engine, EK_LANE_GRADIENT, 0));
+    EK_TRY(make_world(&fast, engine, EK_LANE_COMPUTE, 0));
+    float *own;
+    void *memory;
+    EK_TRY(ek_engine_alloc(engine, LINK_FLOATS * sizeof *own, &memory));
+    own = memory;
+    if (ek_engine_rank(engine) == 1)
+        usleep(50000);
+    EK_TRY(ek_barrier(fast, NULL));
+    double start = now_seconds();
+    EK_TRY(ek_all_reduce(slow, own, LINK_FLOATS, EK_SUM, &request)); /* 2 × 1/2 × 100 kB */
+    EK_TRY(ek_barrier(fast, NULL));
+    CHECK(now_seconds() - start < 0.05); /* the other lane is free: 10 ms of latency */
+    EK_TRY(ek_wait(engine, EK_LANE_GRADIENT, request));
+    double seconds = now_seconds() - start;
+    CHECK(seconds > 0.109 && seconds < 0.2);
+    start = now_seconds();
+    uint32_t peer = 1 - ek_engine_rank(engine);
+    ek_message message = {.peer = peer, .data = own, .bytes = 50000};
+    bool sender = ek_engine_rank(engine) == 0;
+    EK_TRY(ek_exchange(engine, EK_LANE_COMPUTE, &message, sender, &message, !sender, NULL));
+    seconds = now_seconds() - start;
+    CHECK(seconds > 0.059 && seconds < 0.15);
+    ek_group_destroy(slow);
+    ek_group_destroy(fast);
+    return EK_OK;
+}
+
+static void test_link(void **state)
+{
+    (void)state;
+    FOR_EACH_MODE(threads)
+    {
+        ek_launch_options options = job_options(2, threads, use_slow_link, NULL);
+        options.link_bytes_per_second = 1e6;
+        options.link_latency_seconds = 0.01;
+        assert_ok(ek_launch(&options));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_nothing_is_left),
+        cmocka_unit_test(test_reports),
+        cmocka_unit_test(test_link),
+        cmocka_unit_test(test_signals),
+        cmocka_unit_test(test_launcher_killed),
+        cmocka_unit_test(test_stopped_job),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
