@@ -2,7 +2,6 @@
 #include "model/model.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/error.h"
 #include "model/arena.h"
@@ -113,11 +112,11 @@ ek_status ek_model_create(ek_model **model, const ek_model_options *options)
     made->rope = calloc(made->T * made->D, sizeof *made->rope);
     made->row_of = calloc(config->vocab, sizeof *made->row_of);
     made->inputs = calloc(2 * N, sizeof *made->inputs);
-    ek_status status = EK_OK;
-    if (!made->layers || !made->rope || !made->row_of || !made->inputs)
-        status = ek_fail(EK_NO_MEMORY, "no memory for the tables of a model");
-    if (status == EK_OK)
-        status = allocate_arena(made);
+    if (!made->layers || !made->rope || !made->row_of || !made->inputs) {
+        ek_model_destroy(made);
+        return ek_fail(EK_NO_MEMORY, "no memory for the tables of a model");
+    }
+    ek_status status = allocate_arena(made);
     if (status != EK_OK) {
         ek_model_destroy(made);
         return status;

@@ -365,7 +365,7 @@ static void cross_entropy(void **state)
         rows[1][v] = v < CUT ? v : EK_NO_ROW;
         rows[2][v] = v < CUT ? EK_NO_ROW : v - CUT;
     }
-    float *logits = random_floats(1, N * V, 50, 3), parts[2][N * V], max[2][N], sums[2][2 * N];
+    float *logits = random_floats(1, (size_t)N * V, 50, 3), parts[2][N * V], max[2][N], sums[2][2 * N];
     const size_t first[2] = {0, CUT}, width[2] = {CUT, V - CUT};
     for (int part = 0; part < 2; part++) {
         for (size_t n = 0; n < N; n++)
@@ -376,7 +376,7 @@ static void cross_entropy(void **state)
         max[0][n] = fmaxf(max[0][n], max[1][n]);
     for (int part = 0; part < 2; part++)
         ek_cross_entropy_sums(sums[part], parts[part], max[0], targets, rows[part + 1], N, width[part]);
-    for (size_t i = 0; i < 2 * N; i++)
+    for (size_t i = 0; i < (size_t)2 * N; i++)
         sums[0][i] += sums[1][i];
     float loss = (float)ek_cross_entropy_loss(sums[0], N), scale = 0.75f, gradient[N * V];
     for (int part = 0; part < 2; part++) {
@@ -385,8 +385,8 @@ static void cross_entropy(void **state)
             memcpy(gradient + n * V + first[part], parts[part] + n * width[part], width[part] * sizeof(float));
     }
     shape s = {.N = N, .V = V, .tokens = targets, .row_of = rows[0]};
-    check_operator(cross_entropy_reference, &s, doubles(logits, N * V, NULL, 0), N * V, 0, &loss, &scale, 1, gradient,
-                   NULL);
+    check_operator(cross_entropy_reference, &s, doubles(logits, (size_t)N * V, NULL, 0), (size_t)N * V, 0, &loss,
+                   &scale, 1, gradient, NULL);
     free(logits);
 }
 
