@@ -14,6 +14,7 @@ struct failure {
     uint32_t *first_spare; /* [R] the replica gets spares[first_spare …], */
     uint32_t *spare_count; /* [R] so many */
     uint32_t all_spares;
+    bool *allowed; /* [N + 1] degrees at which a replica may stay */
 };
 
 static void remove_lost(ek_membership *next, const uint32_t *lost, uint32_t lost_count)
@@ -40,7 +41,8 @@ static ek_status begin(struct failure *failure, const ek_membership *old, const 
     failure->spares = calloc(ranks, sizeof *failure->spares);
     failure->first_spare = calloc(replicas, sizeof *failure->first_spare);
     failure->spare_count = calloc(replicas, sizeof *failure->spare_count);
-    if (!failure->stays || !failure->spares || !failure->first_spare || !failure->spare_count)
+    failure->allowed = calloc((size_t)old->job.base_degree + 1, sizeof *failure->allowed);
+    if (!failure->stays || !failure->spares || !failure->first_spare || !failure->spare_count || !failure->allowed)
         return ek_fail(EK_NO_MEMORY, "no memory to settle a failure among %u ranks", ranks);
     remove_lost(next, lost, lost_count);
     for (uint32_t replica = 0; replica < replicas; replica++)
@@ -57,6 +59,7 @@ static void end(struct failure *failure)
     free(failure->spares);
     free(failure->first_spare);
     free(failure->spare_count);
+    free(failure->allowed);
 }
 
 /* Rule 1: spares for the replicas that were hit, deepest first (ties: the lowest). */
@@ -92,18 +95,17 @@ static uint32_t find_deepest(const struct failure *failure)
     return deepest;
 }
 
-/* The deepest replica whose shares do not fit its ranks' memory, or EK_NONE. */
-static uint32_t find_unfit(const struct failure *failure)
+/* The replica with the fewest survivors (ties: the lowest) among those whose degree is not allowed, or EK_NONE. By
+ * survivors and not by degree, so that spares that could not save a replica go to the next. */
+static uint32_t find_too_small(const struct failure *failure)
 {
     const ek_membership *next = failure->next;
-    for (uint32_t level = next->sync_level; level != EK_NONE; level--) {
-        if (membership_fits(next, level))
-            continue;
-        for (uint32_t replica = 0; replica < next->job.replicas; replica++)
-            if (failure->stays[replica] && degree_after(failure, replica) == next->job.base_degree - level)
-                return replica;
-    }
-    return EK_NONE;
+    uint32_t found = EK_NONE;
+    for (uint32_t replica = 0; replica < next->job.replicas; replica++)
+        if (failure->stays[replica] && !failure->allowed[degree_after(failure, replica)] &&
+            (found == EK_NONE || next->degrees[replica] < next->degrees[found]))
+            found = replica;
+    return found;
 }
 
 static void retire(struct failure *failure, uint32_t replica)
@@ -132,27 +134,28 @@ static ek_status settle_drop_order(struct failure *failure, uint32_t deepest)
     return membership_set_drop_order(failure->next, kept, base_degree - degree_after(failure, deepest), deepest);
 }
 
-/* Retires replicas, the deepest first, until all that stay are large enough; each time the spares and the drop order
- * are settled anew, since others may now get the spares and the sync level may have risen. */
+/* Rules 1 and 2. Retires replicas one by one until all that stay are large enough. Each time the spares and the drop
+ * order are settled anew, since others may now get the spares and the sync level may have fallen. */
 static ek_status settle(struct failure *failure)
 {
-    const ek_job *job = &failure->old->job;
+    uint32_t base_degree = failure->old->job.base_degree;
     for (;;) {
         share_out_spares(failure);
-        uint32_t deepest = find_deepest(failure);
-        if (deepest == EK_NONE)
-            return ek_fail(EK_UNIT_LOST,
-                           "no replica stays: none has the %u ranks left that min_degree and rank_bytes ask for",
-                           job->min_degree);
-        if (degree_after(failure, deepest) < job->min_degree) {
-            retire(failure, deepest);
-            continue;
+        for (uint32_t degree = 0; degree <= base_degree; degree++)
+            failure->allowed[degree] = degree >= failure->old->job.min_degree;
+        uint32_t too_small = find_too_small(failure);
+        if (too_small == EK_NONE) {
+            uint32_t deepest = find_deepest(failure);
+            if (deepest == EK_NONE)
+                return ek_fail(EK_UNIT_LOST, "no replica stays: none has as many ranks left as a replica must have");
+            EK_TRY(settle_drop_order(failure, deepest));
+            for (uint32_t level = 0; level <= failure->next->sync_level; level++)
+                failure->allowed[base_degree - level] = membership_fits(failure->next, level);
+            too_small = find_too_small(failure);
         }
-        EK_TRY(settle_drop_order(failure, deepest));
-        uint32_t unfit = find_unfit(failure);
-        if (unfit == EK_NONE)
+        if (too_small == EK_NONE)
             return EK_OK;
-        retire(failure, unfit);
+        retire(failure, too_small);
     }
 }
 
