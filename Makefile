@@ -15,7 +15,7 @@ bench: build
 	bench/run
 
 build: packages
-	cmake -S . -B $(BUILD) -G Ninja
+	[ -f $(BUILD)/build.ninja ] || cmake -S . -B $(BUILD) -G Ninja
 	ninja -C $(BUILD)
 
 # Installs what the build needs from Debian's packages, where something is missing.
