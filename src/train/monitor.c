@@ -281,6 +281,9 @@ ek_status ek_monitor_report(void *user, uint32_t rank, const void *data, size_t 
     memcpy(&record, data, bytes < sizeof record ? bytes : sizeof record);
     if (record.kind == EK_RECORD_RECOVERED)
         return gather_recovery(monitor, rank, &record.recovery);
+    if (record.step.step <=
+        monitor->committed_steps) /* closed early, since a rank that reported it was lost meanwhile */
+        return EK_OK;
     if (!monitor->gathering_step || monitor->step.step != record.step.step) {
         EK_TRY(close_step(monitor));
         EK_TRY(close_recovery(monitor));

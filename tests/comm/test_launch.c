@@ -183,7 +183,7 @@ struct received {
     bool lost[4];
 };
 
-static void receive(void *user, uint32_t rank, const void *record, size_t bytes)
+static ek_status receive(void *user, uint32_t rank, const void *record, size_t bytes)
 {
     struct received *received = user;
     const unsigned char *data = record;
@@ -194,11 +194,13 @@ static void receive(void *user, uint32_t rank, const void *record, size_t bytes)
     for (size_t i = sizeof number; i < bytes; i++)
         received->disorder |= data[i] != (unsigned char)(rank + number);
     received->late |= received->lost[rank];
+    return EK_OK;
 }
 
-static void note_loss(void *user, const ek_loss *loss)
+static ek_status note_loss(void *user, const ek_loss *loss)
 {
     ((struct received *)user)->lost[loss->rank] = true;
+    return EK_OK;
 }
 
 static ek_status report_much(ek_engine *engine, void *user)

@@ -14,10 +14,11 @@ struct log {
     uint64_t seed;
 };
 
-static void on_lost(void *user, const ek_loss *loss)
+static ek_status on_lost(void *user, const ek_loss *loss)
 {
     struct log *log = user;
     log->lost[log->lost_count++] = *loss;
+    return EK_OK;
 }
 
 static ek_status launch_logged(uint32_t ranks, bool threads, ek_status (*main)(ek_engine *, void *), struct log *log)
@@ -249,7 +250,7 @@ struct stress {
     uint32_t lost_count;
 };
 
-static void count_outcome(void *user, uint32_t rank, const void *record, size_t bytes)
+static ek_status count_outcome(void *user, uint32_t rank, const void *record, size_t bytes)
 {
     (void)rank;
     struct stress *stress = user;
@@ -260,12 +261,14 @@ static void count_outcome(void *user, uint32_t rank, const void *record, size_t 
         stress->committed[outcome.step]++;
     else if (stress->committed[outcome.step])
         stress->contradicted = true; /* aborted for one, after it was committed for another */
+    return EK_OK;
 }
 
-static void count_loss(void *user, const ek_loss *loss)
+static ek_status count_loss(void *user, const ek_loss *loss)
 {
     (void)loss;
     ((struct stress *)user)->lost_count++;
+    return EK_OK;
 }
 
 /* When a rank dies: at one of the places of a step, chosen by the seed; rank STRESS_RANKS-1 and its like stay. */
