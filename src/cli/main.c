@@ -11,6 +11,7 @@ static const struct {
     int (*run)(int argc, char **argv);
 } commands[] = {
     {"train", "Train a model, through the loss of devices", ek_command_train},
+    {"bench", "Measure this machine: recovery, overhead on the healthy", ek_command_bench},
     {"version", "Print the version and the engines", ek_command_version},
 };
 #define COMMAND_COUNT (sizeof commands / sizeof *commands)

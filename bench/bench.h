@@ -1,0 +1,16 @@
+/* The benchmarks behind `evenkeel bench`. Each prints what it measures, and how, to standard output. Absolute times
+ * belong to one machine and one moment; ratios within one run are what to quote. */
+#ifndef EK_BENCH_BENCH_H
+#define EK_BENCH_BENCH_H
+
+#include <evenkeel.h>
+
+/* Time from the loss of a rank to the next committed step, less one ordinary step, for the model of examples/tiny.yaml.
+ */
+ek_status ek_bench_recovery(void);
+
+/* What a reduced peer costs a healthy replica: compute-thread CPU time per step of TP2 beside TP1, against TP2 beside
+ * TP2. */
+ek_status ek_bench_overhead(void);
+
+#endif

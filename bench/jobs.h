@@ -1,0 +1,40 @@
+/* Training jobs for benchmarks: run through ek_train, read back from its metrics. All files live in memory. */
+#ifndef EK_BENCH_JOBS_H
+#define EK_BENCH_JOBS_H
+
+#include "train/train.h"
+
+#define EK_BENCH_STEPS_MOST 64
+#define EK_BENCH_REPLICAS_MOST 4
+
+/* The model of examples/tiny.yaml; the rest of the configuration follows it. */
+#define EK_BENCH_TINY "model: {layers: 4, hidden: 256, heads: 8, kv_heads: 4, ffn: 704, vocab: 256, sequence: 128}\n"
+
+typedef struct ek_bench_step {
+    double at, seconds; /* when it was committed; how long it took */
+    double busy_seconds[EK_BENCH_REPLICAS_MOST], exposed_seconds[EK_BENCH_REPLICAS_MOST];
+} ek_bench_step;
+
+typedef struct ek_bench_job {
+    size_t steps;
+    ek_bench_step step[EK_BENCH_STEPS_MOST + 1]; /* from 1 */
+    double failure_at;                           /* of the last failure; 0: none */
+} ek_bench_job;
+
+typedef struct ek_bench_setup {
+    const char *yaml; /* the configuration without its data */
+    const ek_fault_point *faults;
+    size_t fault_count;
+    double link_bytes_per_second, link_latency_seconds; /* emulated link; 0: none */
+} ek_bench_setup;
+
+ek_status ek_bench_run(const ek_bench_setup *setup, ek_bench_job *job);
+
+/* The median; sorts values. */
+double ek_bench_median(double *values, size_t count);
+
+/* 95 % confidence interval of the median of sorted values, from order statistics (binomial; no assumption on their
+ * distribution). */
+void ek_bench_median_interval(const double *values, size_t count, double *low, double *high);
+
+#endif

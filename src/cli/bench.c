@@ -1,0 +1,64 @@
+/* `evenkeel bench`: the benchmarks of bench/, one after the other. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "bench.h"
+#include "cli/commands.h"
+#include "cli/options.h"
+
+enum { KEY_ONLY = 0x3000 };
+
+static const struct {
+    const char *name;
+    ek_status (*run)(void);
+} benchmarks[] = {{"recovery", ek_bench_recovery}, {"overhead", ek_bench_overhead}};
+#define BENCHMARK_COUNT (sizeof benchmarks / sizeof *benchmarks)
+
+static const struct argp_option options[] = {
+    {"only", KEY_ONLY, "NAME", 0, "Run that one alone: recovery or overhead; may be repeated", 0},
+    {0},
+};
+
+static error_t parse_option(int key, char *argument, struct argp_state *state)
+{
+    bool *chosen = state->input;
+    if (key != KEY_ONLY)
+        return ARGP_ERR_UNKNOWN;
+    for (size_t i = 0; i < BENCHMARK_COUNT; i++) {
+        if (strcmp(argument, benchmarks[i].name) == 0) {
+            chosen[i] = true;
+            return 0;
+        }
+    }
+    ek_fail(EK_INVALID, "--only %s: no such benchmark; see evenkeel bench --help", argument);
+    return EK_OPTION_REFUSED;
+}
+
+int ek_command_bench(int argc, char **argv)
+{
+    static const struct argp argp = {options, parse_option, "",  "Measure this machine. All of it takes some minutes.",
+                                     NULL,    NULL,         NULL};
+    bool chosen[BENCHMARK_COUNT] = {false}, all = true;
+    switch (ek_options_parse(&argp, argc, argv, chosen)) {
+    case EK_PARSED_HELP:
+        return EK_EXIT_DONE;
+    case EK_PARSED_REFUSED:
+        ek_options_complain();
+        return EK_EXIT_REFUSED;
+    case EK_PARSED:
+        break;
+    }
+    for (size_t i = 0; i < BENCHMARK_COUNT; i++)
+        all = all && !chosen[i];
+    for (size_t i = 0; i < BENCHMARK_COUNT; i++) {
+        if (!all && !chosen[i])
+            continue;
+        if (benchmarks[i].run() != EK_OK) {
+            ek_options_complain();
+            return EK_EXIT_FAILED;
+        }
+        fflush(stdout);
+    }
+    return EK_EXIT_DONE;
+}
