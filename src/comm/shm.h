@@ -223,6 +223,8 @@ uint64_t shm_now_ns(void);
 ek_status shm_await_link(const struct shm_lane *lane);
 
 void shm_beat(const struct shm_engine *engine);
+/* memcpy, with beats when it takes long; nothing if to == from. */
+void shm_copy(const struct shm_lane *lane, void *to, const void *from, size_t bytes);
 
 /* shm_lane.c */
 ek_status shm_lane_create(struct shm_lane *lane, struct shm_engine *engine, ek_lane id);

@@ -197,7 +197,8 @@ static ek_status outcome(const struct shm_lane *lane, ek_request ticket)
     return EK_OK;
 }
 
-static ek_status await_ticket(struct shm_lane *lane, ek_request ticket)
+/* Waits, beating, until so many operations are finished. Leaves the mutex locked. */
+static void lock_when_finished(struct shm_lane *lane, ek_request ticket)
 {
     pthread_mutex_lock(&lane->mutex);
     while (lane->finished < ticket) {
@@ -206,6 +207,11 @@ static ek_status await_ticket(struct shm_lane *lane, ek_request ticket)
         pthread_cond_timedwait(&lane->changed, &lane->mutex, &until);
         shm_beat(lane->engine);
     }
+}
+
+static ek_status await_ticket(struct shm_lane *lane, ek_request ticket)
+{
+    lock_when_finished(lane, ticket);
     ek_status status = outcome(lane, ticket);
     pthread_mutex_unlock(&lane->mutex);
     return status;
@@ -243,7 +249,8 @@ ek_status shm_wait(ek_engine *engine, ek_lane id, ek_request request)
 
 void shm_lane_drain(struct shm_lane *lane)
 {
-    await_ticket(lane, lane->issued);
+    lock_when_finished(lane, lane->issued);
+    pthread_mutex_unlock(&lane->mutex);
 }
 
 bool shm_lane_busy(struct shm_lane *lane)

@@ -3,7 +3,7 @@
 #include "jobs.h"
 
 /* Sizes in floats: empty, tiny, around a slot (8192 floats), around a block, large. */
-static const size_t sizes[] = {0, 1, 3, 17, 1000, 8191, 8192, 8193, 40001, 300007};
+static const size_t sizes[] = {0, 1, 17, 1000, 8192, 8193, 40001, 100003};
 #define SIZES (sizeof sizes / sizeof sizes[0])
 
 /* Where an operation is tried. */
@@ -334,6 +334,7 @@ static ek_status misuse(ek_engine *engine, void *user)
     EK_TRY(ek_agree(engine, true, &agreement));
     CHECK(agreement.ok && agreement.lost_count == 0 && agreement.committed_step == 0);
     CHECK_STATUS(ek_barrier(group, NULL), EK_INVALID); /* the group is of the last epoch */
+    ek_group_destroy(group);
     return EK_OK;
 }
 
