@@ -65,6 +65,11 @@ ek_status shm_group_create(ek_group **group, ek_engine *base, ek_lane lane, uint
     return EK_OK;
 }
 
+static bool is_sound(const struct shm_engine *engine)
+{
+    return atomic_load(&engine->job->loss) == 0 && atomic_load(&engine->own->fenced) == SHM_FREE;
+}
+
 void shm_group_destroy(ek_group *base)
 {
     struct shm_group *group = (struct shm_group *)base;
@@ -73,7 +78,8 @@ void shm_group_destroy(ek_group *base)
     if (group->epoch == engine->epoch) {
         shm_lane_drain(lane); /* what is queued refers to the group */
         lane->beats = true;
-        shm_await(lane, &group->block->departures, group->departures); /* see shm_group_create */
+        if (is_sound(engine)) /* else the group will not be made again in this epoch */
+            shm_await(lane, &group->block->departures, group->departures); /* see shm_group_create */
     }
     free(base->members);
     free(group);
@@ -101,10 +107,7 @@ static struct shm_descriptor *descriptor_of(const struct turn *turn, uint32_t me
 static ek_status publish(struct turn *turn, const void *data, size_t bytes)
 {
     struct shm_lane *lane = turn->lane;
-    struct shm_guard *guard = &lane->guards[turn->parity];
-    if (guard->counter)
-        EK_TRY(shm_await(lane, guard->counter, guard->target));
-    guard->counter = NULL;
+    EK_TRY(shm_await_guard(lane, &lane->guards[turn->parity]));
     turn->published = (void *)data; /* only all-reduce writes to it, whose data is its output */
     turn->aside = true;
     if (data && bytes <= SHM_SLOT_BYTES) {
@@ -377,8 +380,6 @@ ek_status shm_collective(struct shm_lane *lane, const struct ek_operation *opera
                         .members = members,
                         .index = group->base.index,
                         .parity = group->departures / members & 1};
-    ek_status status = run(&turn, operation);
-    if (status == EK_OK)
-        shm_lane_unstage(lane);
-    return status;
+    EK_TRY(run(&turn, operation));
+    return shm_lane_unstage(lane);
 }

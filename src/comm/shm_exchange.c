@@ -222,8 +222,7 @@ static ek_status run(struct exchange *exchange, const struct ek_operation *opera
                                   (exchange->receives[peer].next < exchange->receives[peer].end);
     EK_TRY(progress(exchange));
     use_link(exchange);
-    shm_lane_unstage(exchange->lane); /* all that was published has been consumed */
-    return EK_OK;
+    return shm_lane_unstage(exchange->lane); /* all that was published has been consumed */
 }
 
 ek_status shm_exchange(struct shm_lane *lane, const struct ek_operation *operation)

@@ -82,6 +82,14 @@ ek_status shm_await(const struct shm_lane *lane, struct shm_counter *counter, ui
     }
 }
 
+ek_status shm_await_guard(const struct shm_lane *lane, struct shm_guard *guard)
+{
+    if (guard->counter)
+        EK_TRY(shm_await(lane, guard->counter, guard->target));
+    guard->counter = NULL;
+    return EK_OK;
+}
+
 ek_status shm_count(const struct shm_engine *engine, struct shm_counter *counter, uint64_t target)
 {
     uint64_t before = atomic_fetch_add(&counter->value, SHM_ONE);
