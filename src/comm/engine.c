@@ -13,7 +13,7 @@ static const struct ek_engine_operations *const engines[] = {&ek_engine_shm};
 
 ek_status ek_launch(const ek_launch_options *options)
 {
-    if (!options->main)
+    if (!options || !options->main)
         return ek_fail(EK_INVALID, "ek_launch: main is NULL");
     if (options->ranks < 1 || options->ranks > MAX_RANKS)
         return ek_fail(EK_INVALID, "ek_launch: %u ranks; 1 to %d are allowed", options->ranks, MAX_RANKS);
@@ -94,7 +94,7 @@ static ek_status check_members(const ek_engine *engine, const uint32_t *ranks, u
 ek_status ek_group_create(ek_group **group, ek_engine *engine, ek_lane lane, uint32_t tag, const uint32_t *ranks,
                           uint32_t count)
 {
-    uint32_t index;
+    uint32_t index = EK_NONE;
     EK_TRY(check_lane(lane));
     EK_TRY(check_members(engine, ranks, count, &index));
     return engine->operations->group_create(group, engine, lane, tag, ranks, count, index);

@@ -216,6 +216,8 @@ ek_status shm_fail_lost(const struct shm_job *job);
 void shm_doze(const struct shm_engine *engine, bool beat, _Atomic uint64_t *word, uint64_t seen);
 /* Waits until the counter has reached target. */
 ek_status shm_await(const struct shm_lane *lane, struct shm_counter *counter, uint64_t target);
+/* Waits until what is guarded may be overwritten. */
+ek_status shm_await_guard(const struct shm_lane *lane, struct shm_guard *guard);
 /* Adds one and wakes those who wait for `target` once it is reached. EK_PEER_LOST if the counter was poisoned. */
 ek_status shm_count(const struct shm_engine *engine, struct shm_counter *counter, uint64_t target);
 uint64_t shm_now_ns(void);
@@ -223,6 +225,8 @@ uint64_t shm_now_ns(void);
 ek_status shm_await_link(const struct shm_lane *lane);
 
 void shm_beat(const struct shm_engine *engine);
+/* memcpy, with beats when it takes long; nothing if to == from. */
+void shm_copy(const struct shm_lane *lane, void *to, const void *from, size_t bytes);
 
 /* shm_lane.c */
 ek_status shm_lane_create(struct shm_lane *lane, struct shm_engine *engine, ek_lane id);
@@ -234,7 +238,7 @@ bool shm_lane_busy(struct shm_lane *lane);
 void shm_lane_renew(struct shm_lane *lane); /* a new epoch: failures and guards are forgotten */
 /* At least `bytes` of heap memory that the others can read, the lane's until the next call. */
 ek_status shm_lane_stage(struct shm_lane *lane, size_t bytes);
-void shm_lane_unstage(struct shm_lane *lane); /* gives up what is too large to keep */
+ek_status shm_lane_unstage(struct shm_lane *lane); /* gives back what is too large to keep */
 static inline bool shm_reachable(const struct shm_job *job, const void *data)
 {
     return (const unsigned char *)data >= job->heaps && (const unsigned char *)data < job->heaps_end;

@@ -14,7 +14,7 @@
 #include <string.h>
 
 /* Every member reads all inputs of an all-reduce if they are no more than this together, to save a wait. */
-#define SMALL_TOTAL_BYTES ((size_t)1 << 18)
+#define SMALL_TOTAL_BYTES ((size_t)1 << 17)
 
 /* ------------------------------------------------------------------------------------------------ groups */
 
@@ -65,6 +65,11 @@ ek_status shm_group_create(ek_group **group, ek_engine *base, ek_lane lane, uint
     return EK_OK;
 }
 
+static bool is_sound(const struct shm_engine *engine)
+{
+    return atomic_load(&engine->job->loss) == 0 && atomic_load(&engine->own->fenced) == SHM_FREE;
+}
+
 void shm_group_destroy(ek_group *base)
 {
     struct shm_group *group = (struct shm_group *)base;
@@ -73,7 +78,8 @@ void shm_group_destroy(ek_group *base)
     if (group->epoch == engine->epoch) {
         shm_lane_drain(lane); /* what is queued refers to the group */
         lane->beats = true;
-        shm_await(lane, &group->block->departures, group->departures); /* see shm_group_create */
+        if (is_sound(engine)) /* else the group will not be made again in this epoch */
+            shm_await(lane, &group->block->departures, group->departures); /* see shm_group_create */
     }
     free(base->members);
     free(group);
@@ -101,10 +107,7 @@ static struct shm_descriptor *descriptor_of(const struct turn *turn, uint32_t me
 static ek_status publish(struct turn *turn, const void *data, size_t bytes)
 {
     struct shm_lane *lane = turn->lane;
-    struct shm_guard *guard = &lane->guards[turn->parity];
-    if (guard->counter)
-        EK_TRY(shm_await(lane, guard->counter, guard->target));
-    guard->counter = NULL;
+    EK_TRY(shm_await_guard(lane, &lane->guards[turn->parity]));
     turn->published = (void *)data; /* only all-reduce writes to it, whose data is its output */
     turn->aside = true;
     if (data && bytes <= SHM_SLOT_BYTES) {
@@ -113,7 +116,8 @@ static ek_status publish(struct turn *turn, const void *data, size_t bytes)
         turn->aside = false;
     } else if (data) {
         EK_TRY(shm_lane_stage(lane, bytes));
-        turn->published = memcpy(lane->staging, data, bytes);
+        turn->published = lane->staging;
+        shm_copy(lane, lane->staging, data, bytes);
     }
     *descriptor_of(turn, turn->index) = (struct shm_descriptor){
         .data = turn->published,
@@ -180,12 +184,6 @@ static void use_link(const struct turn *turn, double bytes)
     turn->lane->deadline_ns = last_ns + (uint64_t)(job->link_latency_ns + bytes * job->link_ns_per_byte);
 }
 
-static void copy(void *to, const void *from, size_t bytes)
-{
-    if (bytes && to != from)
-        memcpy(to, from, bytes);
-}
-
 static size_t sum(const size_t *sizes, uint32_t count)
 {
     size_t total = 0;
@@ -224,6 +222,8 @@ static void reduce(const struct turn *turn, float *output, size_t first, size_t 
                 accumulate(block, input, length, reduction);
         }
         memcpy(output + done, block, length * sizeof *block);
+        if (turn->lane->beats)
+            shm_beat(turn->lane->engine);
     }
 }
 
@@ -254,7 +254,8 @@ static ek_status all_reduce(struct turn *turn, const struct ek_operation *operat
     for (uint32_t step = 0; step < turn->members; step++) { /* each begins with its own part: not all read one */
         uint32_t member = (turn->index + step) % turn->members;
         first = part_first(turn, member, count), last = part_first(turn, member + 1, count);
-        copy(buffer + first, (const float *)descriptor_of(turn, member)->data + first, (last - first) * sizeof *buffer);
+        shm_copy(turn->lane, buffer + first, (const float *)descriptor_of(turn, member)->data + first,
+                 (last - first) * sizeof *buffer);
     }
     return leave(turn);
 }
@@ -284,7 +285,7 @@ static ek_status all_gather(struct turn *turn, const struct ek_operation *operat
     for (uint32_t member = 0; member < turn->members; member++) {
         EK_TRY(check_size(turn, member, sizes[member]));
         const void *part = member == turn->index ? operation->input : descriptor_of(turn, member)->data;
-        copy(output, part, sizes[member]);
+        shm_copy(turn->lane, output, part, sizes[member]);
         output += sizes[member];
     }
     return leave(turn);
@@ -309,7 +310,7 @@ static ek_status all_to_all(struct turn *turn, const struct ek_operation *operat
             return ek_fail(EK_INVALID, "rank %u sends %llu bytes to rank %u, which expects %zu",
                            turn->group->base.members[member], (unsigned long long)(range[1] - range[0]),
                            turn->lane->engine->base.rank, received[member]);
-        copy(output, (const unsigned char *)peer->data + range[0], received[member]);
+        shm_copy(turn->lane, output, (const unsigned char *)peer->data + range[0], received[member]);
         output += received[member];
     }
     return leave(turn);
@@ -323,7 +324,7 @@ static ek_status broadcast(struct turn *turn, const struct ek_operation *operati
     EK_TRY(check_sizes(turn, operation->size));
     use_link(turn, (double)operation->size);
     if (!is_root)
-        copy(operation->output, descriptor_of(turn, operation->root)->data, operation->size);
+        shm_copy(turn->lane, operation->output, descriptor_of(turn, operation->root)->data, operation->size);
     return leave(turn);
 }
 
@@ -336,7 +337,7 @@ static ek_status barrier(struct turn *turn)
 }
 
 /* A group of one. */
-static ek_status copy_alone(const struct ek_operation *operation)
+static ek_status copy_alone(const struct shm_lane *lane, const struct ek_operation *operation)
 {
     size_t bytes = 0; /* where the result is where the input is */
     if (operation->kind == EK_REDUCE_SCATTER)
@@ -346,7 +347,7 @@ static ek_status copy_alone(const struct ek_operation *operation)
     if (operation->kind == EK_ALL_TO_ALL && operation->input_sizes[0] != bytes)
         return ek_fail(EK_INVALID, "ek_all_to_all: a group of one sends %zu bytes and receives %zu",
                        operation->input_sizes[0], bytes);
-    copy(operation->output, operation->input, bytes);
+    shm_copy(lane, operation->output, operation->input, bytes);
     return EK_OK;
 }
 
@@ -373,14 +374,12 @@ ek_status shm_collective(struct shm_lane *lane, const struct ek_operation *opera
     struct shm_group *group = (struct shm_group *)operation->group;
     uint32_t members = group->base.count;
     if (members == 1)
-        return copy_alone(operation);
+        return copy_alone(lane, operation);
     struct turn turn = {.lane = lane,
                         .group = group,
                         .members = members,
                         .index = group->base.index,
                         .parity = group->departures / members & 1};
-    ek_status status = run(&turn, operation);
-    if (status == EK_OK)
-        shm_lane_unstage(lane);
-    return status;
+    EK_TRY(run(&turn, operation));
+    return shm_lane_unstage(lane);
 }

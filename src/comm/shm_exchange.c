@@ -108,7 +108,8 @@ static ek_status stage(struct exchange *exchange, size_t send_count)
         const ek_message *send = &exchange->sorted_sends[i];
         const void *data = send->data;
         if (is_staged(exchange, send)) {
-            data = memcpy(room, send->data, send->bytes);
+            data = room;
+            shm_copy(exchange->lane, room, send->data, send->bytes);
             room += send->bytes;
         }
         exchange->entries[i] = (struct shm_entry){data, send->bytes};
@@ -167,8 +168,7 @@ static ek_status pull(struct exchange *exchange, uint32_t peer, bool *moved)
         const ek_message *receive = &exchange->sorted_receives[stream->next];
         if (entry->bytes != receive->bytes)
             return fail_size(peer, entry->bytes, exchange->rank, receive->bytes);
-        if (entry->bytes)
-            memcpy(receive->data, entry->data, entry->bytes);
+        shm_copy(exchange->lane, receive->data, entry->data, entry->bytes);
         exchange->received_bytes += entry->bytes;
     }
     note_peer_time(exchange, in->sender_ns);
@@ -215,14 +215,14 @@ static ek_status run(struct exchange *exchange, const struct ek_operation *opera
                  exchange->ranks);
     EK_TRY(check_peers(exchange));
     EK_TRY(copy_own(exchange));
-    EK_TRY(stage(exchange, operation->send_count));
+    if (operation->send_count > 0)
+        EK_TRY(stage(exchange, operation->send_count));
     for (uint32_t peer = 0; peer < exchange->ranks; peer++)
         exchange->open_streams += (exchange->sends[peer].next < exchange->sends[peer].end) +
                                   (exchange->receives[peer].next < exchange->receives[peer].end);
     EK_TRY(progress(exchange));
     use_link(exchange);
-    shm_lane_unstage(exchange->lane); /* all that was published has been consumed */
-    return EK_OK;
+    return shm_lane_unstage(exchange->lane); /* all that was published has been consumed */
 }
 
 ek_status shm_exchange(struct shm_lane *lane, const struct ek_operation *operation)

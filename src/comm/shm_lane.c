@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STAGING_KEPT_BYTES ((size_t)64 << 20)
+/* Larger staging memory is given back after each operation. */
+#define STAGING_KEPT_BYTES ((size_t)16 << 20)
 
 struct shm_queued {
     struct shm_queued *next;
@@ -48,30 +49,30 @@ void shm_lane_destroy(struct shm_lane *lane)
 
 /* ----------------------------------------------------------------------------------------------- staging */
 
-ek_status shm_lane_stage(struct shm_lane *lane, size_t bytes)
+static ek_status give_back(struct shm_lane *lane)
 {
-    if (lane->staging_guard.counter)
-        EK_TRY(shm_await(lane, lane->staging_guard.counter, lane->staging_guard.target));
-    lane->staging_guard.counter = NULL;
-    if (bytes <= lane->staging_bytes)
-        return EK_OK;
-    struct heap *heap = &lane->engine->heap;
+    EK_TRY(shm_await_guard(lane, &lane->staging_guard));
     if (lane->staging)
-        heap_free(heap, lane->staging);
+        heap_free(&lane->engine->heap, lane->staging);
     lane->staging = NULL;
     lane->staging_bytes = 0;
-    EK_TRY(heap_alloc(heap, bytes, &lane->staging));
+    return EK_OK;
+}
+
+ek_status shm_lane_stage(struct shm_lane *lane, size_t bytes)
+{
+    EK_TRY(shm_await_guard(lane, &lane->staging_guard));
+    if (bytes <= lane->staging_bytes)
+        return EK_OK;
+    EK_TRY(give_back(lane));
+    EK_TRY(heap_alloc(&lane->engine->heap, bytes, &lane->staging));
     lane->staging_bytes = bytes;
     return EK_OK;
 }
 
-void shm_lane_unstage(struct shm_lane *lane)
+ek_status shm_lane_unstage(struct shm_lane *lane)
 {
-    if (lane->staging_bytes <= STAGING_KEPT_BYTES)
-        return;
-    heap_free(&lane->engine->heap, lane->staging);
-    lane->staging = NULL;
-    lane->staging_bytes = 0;
+    return lane->staging_bytes > STAGING_KEPT_BYTES ? give_back(lane) : EK_OK;
 }
 
 /* ------------------------------------------------------------------------------------------------- queue */
@@ -197,7 +198,8 @@ static ek_status outcome(const struct shm_lane *lane, ek_request ticket)
     return EK_OK;
 }
 
-static ek_status await_ticket(struct shm_lane *lane, ek_request ticket)
+/* Waits, beating, until so many operations are finished. Leaves the mutex locked. */
+static void lock_when_finished(struct shm_lane *lane, ek_request ticket)
 {
     pthread_mutex_lock(&lane->mutex);
     while (lane->finished < ticket) {
@@ -206,6 +208,11 @@ static ek_status await_ticket(struct shm_lane *lane, ek_request ticket)
         pthread_cond_timedwait(&lane->changed, &lane->mutex, &until);
         shm_beat(lane->engine);
     }
+}
+
+static ek_status await_ticket(struct shm_lane *lane, ek_request ticket)
+{
+    lock_when_finished(lane, ticket);
     ek_status status = outcome(lane, ticket);
     pthread_mutex_unlock(&lane->mutex);
     return status;
@@ -227,7 +234,7 @@ ek_status shm_submit(ek_engine *engine, ek_lane id, const struct ek_operation *o
         return status;
     if (idle)
         return run(lane, operation, true);
-    ek_request ticket;
+    ek_request ticket = 0;
     EK_TRY(enqueue(lane, operation, &ticket));
     return await_ticket(lane, ticket);
 }
@@ -243,7 +250,8 @@ ek_status shm_wait(ek_engine *engine, ek_lane id, ek_request request)
 
 void shm_lane_drain(struct shm_lane *lane)
 {
-    await_ticket(lane, lane->issued);
+    lock_when_finished(lane, lane->issued);
+    pthread_mutex_unlock(&lane->mutex);
 }
 
 bool shm_lane_busy(struct shm_lane *lane)

@@ -82,6 +82,14 @@ ek_status shm_await(const struct shm_lane *lane, struct shm_counter *counter, ui
     }
 }
 
+ek_status shm_await_guard(const struct shm_lane *lane, struct shm_guard *guard)
+{
+    if (guard->counter)
+        EK_TRY(shm_await(lane, guard->counter, guard->target));
+    guard->counter = NULL;
+    return EK_OK;
+}
+
 ek_status shm_count(const struct shm_engine *engine, struct shm_counter *counter, uint64_t target)
 {
     uint64_t before = atomic_fetch_add(&counter->value, SHM_ONE);
@@ -94,15 +102,25 @@ ek_status shm_count(const struct shm_engine *engine, struct shm_counter *counter
 
 ek_status shm_await_link(const struct shm_lane *lane)
 {
-    for (;;) {
-        uint64_t now = shm_now_ns();
-        if (now >= lane->deadline_ns)
-            return EK_OK;
+    uint64_t now;
+    while (lane->deadline_ns > 0 && (now = shm_now_ns()) < lane->deadline_ns) {
         EK_TRY(shm_check(lane->engine));
         uint64_t nap = lane->deadline_ns - now;
         if (nap > lane->engine->job->nap_ns)
             nap = lane->engine->job->nap_ns;
         nanosleep(&(struct timespec){.tv_nsec = (long)nap}, NULL); /* a nap is far below a second */
+        if (lane->beats)
+            shm_beat(lane->engine);
+    }
+    return EK_OK;
+}
+
+void shm_copy(const struct shm_lane *lane, void *to, const void *from, size_t bytes)
+{
+    const size_t piece_bytes = (size_t)1 << 20;
+    for (size_t done = 0; done < bytes && to != from; done += piece_bytes) {
+        size_t piece = bytes - done < piece_bytes ? bytes - done : piece_bytes;
+        memcpy((unsigned char *)to + done, (const unsigned char *)from + done, piece);
         if (lane->beats)
             shm_beat(lane->engine);
     }

@@ -3,7 +3,7 @@
 #include "jobs.h"
 
 /* Sizes in floats: empty, tiny, around a slot (8192 floats), around a block, large. */
-static const size_t sizes[] = {0, 1, 3, 17, 1000, 8191, 8192, 8193, 40001, 300007};
+static const size_t sizes[] = {0, 1, 17, 1000, 8192, 8193, 40001, 100003};
 #define SIZES (sizeof sizes / sizeof sizes[0])
 
 /* Where an operation is tried. */
@@ -278,6 +278,34 @@ static void test_both_lanes(void **state)
         assert_ok(run_job(ranks, threads, run_both_lanes, NULL));
 }
 
+/* Ordinary memory that is too large for the staging memory to be kept: it is given back, but not while others read. */
+static ek_status stage_much(ek_engine *engine, void *user)
+{
+    (void)user;
+    const size_t bytes = (size_t)20 << 20;
+    ek_group *group;
+    EK_TRY(make_world(&group, engine, EK_LANE_COMPUTE, 0));
+    unsigned char *buffer = malloc(bytes);
+    CHECK(buffer);
+    for (uint32_t turn = 0; turn < 6; turn++) {
+        uint32_t root = turn % ek_group_size(group);
+        memset(buffer, ek_engine_rank(engine) == root ? 1 + (int)turn : 0, bytes);
+        EK_TRY(ek_broadcast(group, buffer, bytes, root, NULL));
+        for (size_t i = 0; i < bytes; i++)
+            CHECK(buffer[i] == 1 + turn);
+    }
+    ek_group_destroy(group);
+    free(buffer);
+    return EK_OK;
+}
+
+static void test_large_ordinary_memory(void **state)
+{
+    (void)state;
+    FOR_EACH_MODE(threads)
+    assert_ok(run_job(3, threads, stage_much, NULL));
+}
+
 /* A group that is made and destroyed again and again meets in one place. */
 static ek_status remake_groups(ek_engine *engine, void *user)
 {
@@ -334,6 +362,7 @@ static ek_status misuse(ek_engine *engine, void *user)
     EK_TRY(ek_agree(engine, true, &agreement));
     CHECK(agreement.ok && agreement.lost_count == 0 && agreement.committed_step == 0);
     CHECK_STATUS(ek_barrier(group, NULL), EK_INVALID); /* the group is of the last epoch */
+    ek_group_destroy(group);
     return EK_OK;
 }
 
@@ -366,6 +395,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_everything),
         cmocka_unit_test(test_both_lanes),
+        cmocka_unit_test(test_large_ordinary_memory),
         cmocka_unit_test(test_remade_groups),
         cmocka_unit_test(test_misuse),
     };
