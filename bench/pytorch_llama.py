@@ -8,6 +8,7 @@ prints tokens per second of whole training steps (forward, backward, AdamW), and
 --processes 2 or more it trains data-parallel (DistributedDataParallel over gloo), each process on its own batch."""
 
 import argparse
+import math
 import os
 import sys
 import time
@@ -115,13 +116,19 @@ class Llama(nn.Module):
 
 
 def tokens_per_second(step, tokens, seconds):
-    """Tokens per second of step(), which handles `tokens` of them; the first call is not counted."""
+    """Tokens per second of step(), which handles `tokens` of them. The first step is not counted, the second tells how
+    many to take; all processes take as many as the slowest."""
     step()
-    start, steps = time.perf_counter(), 0
-    while steps == 0 or time.perf_counter() - start < seconds:
+    start = time.perf_counter()
+    step()
+    steps = torch.tensor(math.ceil(seconds / (time.perf_counter() - start)))
+    if torch.distributed.is_initialized():
+        torch.distributed.all_reduce(steps, torch.distributed.ReduceOp.MIN)
+        torch.distributed.barrier()
+    start = time.perf_counter()
+    for _ in range(steps):
         step()
-        steps += 1
-    return steps * tokens / (time.perf_counter() - start)
+    return int(steps) * tokens / (time.perf_counter() - start)
 
 
 def measure(options, rank):
@@ -142,19 +149,12 @@ def measure(options, rank):
         pass_only()
         optimizer.step()
 
-    if options.processes > 1:  # all processes must take the same number of steps
-        steps = max(2, round(options.seconds / 2))
-        step()
-        torch.distributed.barrier()
-        start = time.perf_counter()
-        for _ in range(steps):
-            step()
-        torch.distributed.barrier()
-        rate = steps * options.processes * options.batch * options.sequence / (time.perf_counter() - start)
+    count = options.batch * options.sequence
+    if options.processes > 1:
+        rate = options.processes * tokens_per_second(step, count, options.seconds)
         if rank == 0:
             print(f"{rate:.0f} tokens/s, {options.processes} processes, training steps")
         return
-    count = options.batch * options.sequence
     print(f"{tokens_per_second(step, count, options.seconds):.0f} tokens/s, training steps")
     print(f"{tokens_per_second(pass_only, count, options.seconds):.0f} tokens/s, forward and backward")
 

@@ -1,6 +1,7 @@
 /* One rank's share of the model: its memory. */
 #include "model/model.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -89,6 +90,7 @@ static void map_rows(ek_model *model, const uint32_t *vocab_units, uint32_t coun
 ek_status ek_model_create(ek_model **model, const ek_model_options *options)
 {
     const ek_model_config *config = options->config;
+    assert(options->engine || !options->tp);
     ek_model *made = calloc(1, sizeof *made);
     if (!made)
         return ek_fail(EK_NO_MEMORY, "no memory for a model");

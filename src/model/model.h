@@ -6,12 +6,16 @@
  * C/H, F FFN columns, V vocabulary; u units of the rank's share, a, f, v elements per unit.
  *
  * Unit groups (indices into everything per group): attention, one KV head with its H/G query heads; ffn, ffn_block
- * columns; vocab, vocab_block rows. All sharded tensors are unit-major, a unit is one contiguous run: embedding vocab
- * (vocab_block, C) rows layer.N.qkv      attention  ((H/G + 2) D, C): the query heads, then the key head, then the
- * value head, as rows of W (out, in) layer.N.out      attention  ((H/G) D, C): rows of the transposed output projection
- * (in, out) layer.N.gate_up  ffn        (2 ffn_block, C): the gate rows, then the up rows layer.N.down     ffn
- * (ffn_block, C): rows of the transposed down projection (in, out) head             vocab      (vocab_block, C) rows;
- * absent with tied embeddings layer.N.attention_norm, layer.N.ffn_norm, norm: (C), replicated */
+ * columns; vocab, vocab_block rows. All sharded tensors are unit-major, a unit is one contiguous run:
+ *
+ *   embedding        vocab      (vocab_block, C) rows
+ *   layer.N.qkv      attention  ((H/G + 2) D, C): the query heads, then the key head, then the value head, as rows of
+ *                               W (out, in)
+ *   layer.N.out      attention  ((H/G) D, C): rows of the transposed output projection (in, out)
+ *   layer.N.gate_up  ffn        (2 ffn_block, C): the gate rows, then the up rows
+ *   layer.N.down     ffn        (ffn_block, C): rows of the transposed down projection (in, out)
+ *   head             vocab      (vocab_block, C) rows; absent with tied embeddings
+ *   layer.N.attention_norm, layer.N.ffn_norm, norm   (C), replicated */
 #ifndef EK_MODEL_MODEL_H
 #define EK_MODEL_MODEL_H
 

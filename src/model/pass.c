@@ -4,6 +4,7 @@
  * for bit, and so are the gradients of the norms, which each rank computes for itself. */
 #include "model/model.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -25,6 +26,9 @@ static ek_status report(const ek_model *model, bool backward, int bucket)
 static void split_tokens(ek_model *model, const uint32_t *tokens, size_t B)
 {
     size_t T = model->T;
+    assert(B >= 1 && B <= model->micro_batch);
+    for (size_t i = 0; i < B * (T + 1); i++)
+        assert(tokens[i] < model->config.vocab);
     for (size_t b = 0; b < B; b++) {
         memcpy(model->inputs + b * T, tokens + b * (T + 1), T * sizeof *tokens);
         memcpy(model->targets + b * T, tokens + b * (T + 1) + 1, T * sizeof *tokens);

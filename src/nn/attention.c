@@ -65,60 +65,74 @@ EK_CLONES static void softmax_block_backward(float *d_p, const float *p, const f
     }
 }
 
+/* Where one query head of one sequence lies: offsets of its first row, and floats from row to row. */
+typedef struct head_place {
+    size_t query, key, value, in_stride; /* in qkv and d_qkv */
+    size_t out, out_stride;              /* in out and d_out */
+    size_t probabilities;
+} head_place;
+
+static head_place place_head(size_t b, size_t head, size_t T, size_t G, size_t R, size_t D)
+{
+    head_place place = {.in_stride = G * (R + 2) * D, .out_stride = G * R * D};
+    size_t unit = b * T * place.in_stride + head / R * (R + 2) * D;
+    place.query = unit + head % R * D;
+    place.key = unit + R * D;
+    place.value = place.key + D;
+    place.out = b * T * place.out_stride + head * D;
+    place.probabilities = (b * G * R + head) * ek_attention_probabilities(T);
+    return place;
+}
+
+static void head_forward(float *out, float *probabilities, const float *qkv, head_place place, size_t T, size_t D)
+{
+    ek_matrix key_t = {qkv + place.key, place.in_stride, true};
+    ek_matrix value = {qkv + place.value, place.in_stride, false};
+    for (size_t first = 0; first < T; first += ROWS) {
+        size_t keys = smaller(first + ROWS, T), rows = keys - first;
+        float *p = probabilities + place.probabilities + block_offset(first);
+        ek_matrix query = {qkv + place.query + first * place.in_stride, place.in_stride, false};
+        ek_gemm(p, keys, 1.0f / sqrtf((float)D), query, key_t, 0.0f, rows, keys, D);
+        softmax_block(p, first, rows, keys);
+        ek_gemm(out + place.out + first * place.out_stride, place.out_stride, 1.0f, (ek_matrix){p, keys, false}, value,
+                0.0f, rows, D, keys);
+    }
+}
+
+/* Sets the head's part of d_qkv; d_key and d_value are added to where `add`, because another head set them. */
+static void head_backward(float *d_qkv, const float *d_out, const float *out, const float *probabilities,
+                          const float *qkv, float *d_p, head_place place, bool add, size_t T, size_t D)
+{
+    size_t in_stride = place.in_stride, out_stride = place.out_stride;
+    float scale = 1.0f / sqrtf((float)D);
+    ek_matrix key = {qkv + place.key, in_stride, false}, value_t = {qkv + place.value, in_stride, true};
+    for (size_t end = T; end > 0; end = (end - 1) / ROWS * ROWS) { /* the last block first: it meets every key */
+        size_t keys = end, first = (end - 1) / ROWS * ROWS, rows = keys - first;
+        float beta = add || end < T ? 1.0f : 0.0f;
+        const float *p = probabilities + place.probabilities + block_offset(first);
+        size_t row_out = place.out + first * out_stride, row_query = place.query + first * in_stride;
+        ek_matrix d_rows = {d_out + row_out, out_stride, false}, query = {qkv + row_query, in_stride, false};
+        ek_gemm(d_qkv + place.value, in_stride, 1.0f, (ek_matrix){p, keys, true}, d_rows, beta, keys, D, rows);
+        ek_gemm(d_p, keys, 1.0f, d_rows, value_t, 0.0f, rows, keys, D);
+        softmax_block_backward(d_p, p, out + row_out, d_out + row_out, out_stride, rows, keys, D);
+        ek_gemm(d_qkv + row_query, in_stride, scale, (ek_matrix){d_p, keys, false}, key, 0.0f, rows, D, keys);
+        ek_gemm(d_qkv + place.key, in_stride, scale, (ek_matrix){d_p, keys, true}, query, beta, keys, D, rows);
+    }
+}
+
 void ek_attention_forward(float *out, float *probabilities, const float *qkv, size_t B, size_t T, size_t G, size_t R,
                           size_t D)
 {
-    size_t in_stride = G * (R + 2) * D, out_stride = G * R * D;
-    float scale = 1.0f / sqrtf((float)D);
     for (size_t b = 0; b < B; b++)
-        for (size_t head = 0; head < G * R; head++) {
-            const float *unit = qkv + b * T * in_stride + head / R * (R + 2) * D;
-            const float *query = unit + head % R * D, *key = unit + R * D, *value = key + D;
-            float *head_out = out + b * T * out_stride + head * D;
-            float *head_p = probabilities + (b * G * R + head) * ek_attention_probabilities(T);
-            for (size_t first = 0; first < T; first += ROWS) {
-                size_t keys = smaller(first + ROWS, T), rows = keys - first;
-                float *p = head_p + block_offset(first);
-                ek_gemm(p, keys, scale, (ek_matrix){query + first * in_stride, in_stride, false},
-                        (ek_matrix){key, in_stride, true}, 0.0f, rows, keys, D);
-                softmax_block(p, first, rows, keys);
-                ek_gemm(head_out + first * out_stride, out_stride, 1.0f, (ek_matrix){p, keys, false},
-                        (ek_matrix){value, in_stride, false}, 0.0f, rows, D, keys);
-            }
-        }
+        for (size_t head = 0; head < G * R; head++)
+            head_forward(out, probabilities, qkv, place_head(b, head, T, G, R, D), T, D);
 }
 
 void ek_attention_backward(float *d_qkv, const float *d_out, const float *out, const float *probabilities,
                            const float *qkv, float *scratch, size_t B, size_t T, size_t G, size_t R, size_t D)
 {
-    size_t in_stride = G * (R + 2) * D, out_stride = G * R * D;
-    float scale = 1.0f / sqrtf((float)D);
     for (size_t b = 0; b < B; b++)
-        for (size_t head = 0; head < G * R; head++) {
-            size_t unit_offset = b * T * in_stride + head / R * (R + 2) * D;
-            const float *unit = qkv + unit_offset;
-            const float *query = unit + head % R * D, *key = unit + R * D, *value = key + D;
-            float *d_unit = d_qkv + unit_offset;
-            float *d_query = d_unit + head % R * D, *d_key = d_unit + R * D, *d_value = d_key + D;
-            size_t head_offset = b * T * out_stride + head * D;
-            const float *head_p = probabilities + (b * G * R + head) * ek_attention_probabilities(T);
-            for (size_t first = last_block(T);; first -= ROWS) {
-                size_t keys = smaller(first + ROWS, T), rows = keys - first;
-                const float *p = head_p + block_offset(first);
-                const float *block_out = out + head_offset + first * out_stride;
-                ek_matrix d_block_out = {d_out + head_offset + first * out_stride, out_stride, false};
-
-                /* The first block of the first head meets every key: it sets d_key and d_value, the others add. */
-                float beta = head % R == 0 && keys == T ? 0.0f : 1.0f;
-                ek_gemm(d_value, in_stride, 1.0f, (ek_matrix){p, keys, true}, d_block_out, beta, keys, D, rows);
-                ek_gemm(scratch, keys, 1.0f, d_block_out, (ek_matrix){value, in_stride, true}, 0.0f, rows, keys, D);
-                softmax_block_backward(scratch, p, block_out, d_block_out.data, out_stride, rows, keys, D);
-                ek_gemm(d_query + first * in_stride, in_stride, scale, (ek_matrix){scratch, keys, false},
-                        (ek_matrix){key, in_stride, false}, 0.0f, rows, D, keys);
-                ek_gemm(d_key, in_stride, scale, (ek_matrix){scratch, keys, true},
-                        (ek_matrix){query + first * in_stride, in_stride, false}, beta, keys, D, rows);
-                if (first == 0)
-                    break;
-            }
-        }
+        for (size_t head = 0; head < G * R; head++)
+            head_backward(d_qkv, d_out, out, probabilities, qkv, scratch, place_head(b, head, T, G, R, D), head % R > 0,
+                          T, D);
 }

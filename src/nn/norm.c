@@ -27,11 +27,11 @@ EK_CLONES void ek_rmsnorm_backward(float *d_in, float *d_weight, const float *d_
         const float *dy = d_out + n * C;
         float *restrict dx = d_in + n * C;
         float factor = inverse_rms[n];
-        ek_lanes lanes = {0};
+        ek_vector lanes = {0};
         size_t c = 0;
-        for (; c + EK_LANES_OF_SUM <= C; c += EK_LANES_OF_SUM)
-            lanes += *(const ek_lanes *)(dy + c) * *(const ek_lanes *)(weight + c) * *(const ek_lanes *)(x + c);
-        float dot = ek_lanes_sum(&lanes);
+        for (; c + EK_VECTOR_FLOATS <= C; c += EK_VECTOR_FLOATS)
+            lanes += *(const ek_vector *)(dy + c) * *(const ek_vector *)(weight + c) * *(const ek_vector *)(x + c);
+        float dot = ek_vector_sum(&lanes);
         for (; c < C; c++)
             dot += dy[c] * weight[c] * x[c];
         float shrink = dot * factor * factor / (float)C;

@@ -21,14 +21,15 @@
 
 #define EK_INLINE static inline __attribute__((always_inline))
 
-#define EK_LANES_OF_SUM 16
-typedef float ek_lanes __attribute__((vector_size(64), aligned(4), may_alias));
+/* The lanes of a sum. Aligned to 4 bytes: it is read from anywhere. */
+#define EK_VECTOR_FLOATS 16
+typedef float ek_vector __attribute__((vector_size(64), aligned(4), may_alias));
 
-EK_INLINE float ek_lanes_sum(const ek_lanes *lanes)
+EK_INLINE float ek_vector_sum(const ek_vector *lanes)
 {
-    float sums[EK_LANES_OF_SUM];
+    float sums[EK_VECTOR_FLOATS];
     memcpy(sums, lanes, sizeof sums);
-    for (size_t half = EK_LANES_OF_SUM / 2; half > 0; half /= 2)
+    for (size_t half = EK_VECTOR_FLOATS / 2; half > 0; half /= 2)
         for (size_t i = 0; i < half; i++)
             sums[i] += sums[i + half];
     return sums[0];
@@ -36,11 +37,11 @@ EK_INLINE float ek_lanes_sum(const ek_lanes *lanes)
 
 EK_INLINE float ek_sum(const float *x, size_t count)
 {
-    ek_lanes lanes = {0};
+    ek_vector lanes = {0};
     size_t i = 0;
-    for (; i + EK_LANES_OF_SUM <= count; i += EK_LANES_OF_SUM)
-        lanes += *(const ek_lanes *)(x + i);
-    float sum = ek_lanes_sum(&lanes);
+    for (; i + EK_VECTOR_FLOATS <= count; i += EK_VECTOR_FLOATS)
+        lanes += *(const ek_vector *)(x + i);
+    float sum = ek_vector_sum(&lanes);
     for (; i < count; i++)
         sum += x[i];
     return sum;
@@ -48,11 +49,11 @@ EK_INLINE float ek_sum(const float *x, size_t count)
 
 EK_INLINE float ek_dot(const float *x, const float *y, size_t count)
 {
-    ek_lanes lanes = {0};
+    ek_vector lanes = {0};
     size_t i = 0;
-    for (; i + EK_LANES_OF_SUM <= count; i += EK_LANES_OF_SUM)
-        lanes += *(const ek_lanes *)(x + i) * *(const ek_lanes *)(y + i);
-    float sum = ek_lanes_sum(&lanes);
+    for (; i + EK_VECTOR_FLOATS <= count; i += EK_VECTOR_FLOATS)
+        lanes += *(const ek_vector *)(x + i) * *(const ek_vector *)(y + i);
+    float sum = ek_vector_sum(&lanes);
     for (; i < count; i++)
         sum += x[i] * y[i];
     return sum;
@@ -61,17 +62,17 @@ EK_INLINE float ek_dot(const float *x, const float *y, size_t count)
 /* count >= 1 */
 EK_INLINE float ek_max(const float *x, size_t count)
 {
-    float lanes[EK_LANES_OF_SUM];
-    for (size_t j = 0; j < EK_LANES_OF_SUM; j++)
+    float lanes[EK_VECTOR_FLOATS];
+    for (size_t j = 0; j < EK_VECTOR_FLOATS; j++)
         lanes[j] = x[0];
     size_t i = 0;
-    for (; i + EK_LANES_OF_SUM <= count; i += EK_LANES_OF_SUM)
-        for (size_t j = 0; j < EK_LANES_OF_SUM; j++)
+    for (; i + EK_VECTOR_FLOATS <= count; i += EK_VECTOR_FLOATS)
+        for (size_t j = 0; j < EK_VECTOR_FLOATS; j++)
             lanes[j] = x[i + j] > lanes[j] ? x[i + j] : lanes[j];
     for (; i < count; i++)
         lanes[0] = x[i] > lanes[0] ? x[i] : lanes[0];
     float max = lanes[0];
-    for (size_t j = 1; j < EK_LANES_OF_SUM; j++)
+    for (size_t j = 1; j < EK_VECTOR_FLOATS; j++)
         max = lanes[j] > max ? lanes[j] : max;
     return max;
 }
