@@ -3,7 +3,7 @@
  * First the needs are listed, run by run. A unit that the rank itself or a rank of its own replica holds is settled at
  * once: there is only one such holder. The other units are open. They can be had from any replica, and the bytes are to
  * be spread evenly without chopping the runs: so each source is given a fair share, an equal part of every open unit
- * that it holds, and the open runs are then cut only where a source has served its share. */
+ * that it holds, and an open run is then cut only where a source has served its share of the run, or of all runs. */
 #include "cluster/membership.h"
 
 #include "base/error.h"
@@ -11,6 +11,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* The text of EK_UNIT_LOST names at most so many of the ranks that held the unit. */
+#define LOST_RANKS_NAMED 8
 
 typedef struct move_list {
     ek_move *items;
@@ -21,7 +24,8 @@ typedef struct move_list {
 typedef struct holder_class {
     size_t first; /* its ranks are plan.holders[first …], by replica */
     uint32_t count;
-    double share, served; /* bytes, all its ranks together; a sum in fixed order, so the same on every rank */
+    double share, served; /* bytes, all its ranks together; summed in a fixed order, so the same on every rank */
+    double owed;          /* the part of the share that comes from the runs so far, less what was served */
 } holder_class;
 
 struct plan {
@@ -211,20 +215,24 @@ static ek_status list_needs(struct plan *plan)
 
 /* --------------------------------------------------------------------------------------------- open needs */
 
+/* Names the unit and the first few of the ranks that held it. */
 static ek_status fail_lost(const struct plan *plan, uint32_t group, uint32_t unit)
 {
     const ek_membership *old = plan->old;
-    char ranks[200] = "";
+    char ranks[LOST_RANKS_NAMED * 12 + 1] = "", more[24] = "";
     size_t length = 0;
-    for (uint32_t replica = 0; replica < old->job.replicas && length + 16 < sizeof ranks; replica++) {
+    uint32_t holders = 0;
+    for (uint32_t replica = 0; replica < old->job.replicas; replica++) {
         uint32_t level = ek_membership_level(old, replica);
-        if (level == EK_NONE)
+        if (level == EK_NONE || ++holders > LOST_RANKS_NAMED)
             continue;
         uint32_t rank = ek_membership_rank(old, replica, ek_chain_owner(old->chains[group], level, unit, NULL));
         length += (size_t)snprintf(ranks + length, sizeof ranks - length, "%s%u", length > 0 ? ", " : "", rank);
     }
-    return ek_fail(EK_UNIT_LOST, "no survivor holds unit %u of %s (lost with ranks %s)", unit,
-                   old->job.groups[group].name, ranks);
+    if (holders > LOST_RANKS_NAMED)
+        snprintf(more, sizeof more, " and %u more", holders - LOST_RANKS_NAMED);
+    return ek_fail(EK_UNIT_LOST, "no survivor holds unit %u of %s (lost with ranks %s%s)", unit,
+                   old->job.groups[group].name, ranks, more);
 }
 
 static const uint32_t *units_needed(const struct plan *plan, const ek_move *need)
@@ -233,7 +241,8 @@ static const uint32_t *units_needed(const struct plan *plan, const ek_move *need
     return ek_membership_units(plan->next, need->destination, need->group, &count) + need->destination_first;
 }
 
-static ek_status share_out(struct plan *plan, const ek_move *need)
+/* Adds each class's equal part of an open run to what it is owed. */
+static ek_status owe(struct plan *plan, const ek_move *need)
 {
     const ek_chain *chain = plan->old->chains[need->group];
     const uint32_t *units = units_needed(plan, need);
@@ -246,21 +255,35 @@ static ek_status share_out(struct plan *plan, const ek_move *need)
             return fail_lost(plan, need->group, units[i]);
         for (uint32_t level = 0; level <= plan->old->sync_level; level++) {
             holder_class *class = class_of(plan, level, ek_chain_owner(chain, level, units[i], NULL));
-            class->share += bytes * class->count / holders;
+            class->owed += bytes * class->count / holders;
         }
     }
     return EK_OK;
 }
 
-/* The level at which the holders of a unit have the most left of their share. */
+/* The whole of every class's share. */
+static ek_status share_out(struct plan *plan)
+{
+    for (size_t i = 0; i < plan->needs.count; i++)
+        if (plan->needs.items[i].source == EK_NONE)
+            EK_TRY(owe(plan, &plan->needs.items[i]));
+    size_t class_count = (size_t)(plan->old->sync_level + 1) * plan->old->job.base_degree;
+    for (size_t i = 0; i < class_count; i++) {
+        plan->classes[i].share = plan->classes[i].owed;
+        plan->classes[i].owed = 0;
+    }
+    return EK_OK;
+}
+
+/* The level at which the holders of a unit are owed the most. */
 static uint32_t choose_level(const struct plan *plan, const ek_chain *chain, uint32_t unit)
 {
     uint32_t chosen = EK_NONE;
     double most = 0;
     for (uint32_t level = 0; level <= plan->old->sync_level; level++) {
         const holder_class *class = class_of(plan, level, ek_chain_owner(chain, level, unit, NULL));
-        if (class->count > 0 && (chosen == EK_NONE || class->share - class->served > most)) {
-            most = class->share - class->served;
+        if (class->count > 0 && (chosen == EK_NONE || class->owed > most)) {
+            most = class->owed;
             chosen = level;
         }
     }
@@ -288,8 +311,9 @@ static ek_status find_sources(struct plan *plan, const ek_move *need)
         uint32_t turn = turn_of(class, bytes), count = 0;
         do {
             class->served += bytes;
+            class->owed -= bytes;
             count++;
-        } while (done + count < need->count && turn_of(class, bytes) == turn &&
+        } while (done + count < need->count && class->owed >= bytes / 2 && turn_of(class, bytes) == turn &&
                  ek_chain_owner(chain, level, units[done + count], &next_position) == role &&
                  next_position == position + count);
         EK_TRY(append(&plan->moves, (ek_move){need->group, plan->holders[class->first + turn], need->destination,
@@ -301,14 +325,15 @@ static ek_status find_sources(struct plan *plan, const ek_move *need)
 
 static ek_status settle_open_needs(struct plan *plan)
 {
-    for (size_t i = 0; i < plan->needs.count; i++)
-        if (plan->needs.items[i].source == EK_NONE)
-            EK_TRY(share_out(plan, &plan->needs.items[i]));
+    EK_TRY(share_out(plan));
     for (size_t i = 0; i < plan->needs.count; i++) {
-        if (plan->needs.items[i].source == EK_NONE)
-            EK_TRY(find_sources(plan, &plan->needs.items[i]));
-        else
-            EK_TRY(append(&plan->moves, plan->needs.items[i]));
+        const ek_move *need = &plan->needs.items[i];
+        if (need->source != EK_NONE) {
+            EK_TRY(append(&plan->moves, *need));
+            continue;
+        }
+        EK_TRY(owe(plan, need));
+        EK_TRY(find_sources(plan, need));
     }
     return EK_OK;
 }

@@ -245,28 +245,29 @@ static void join_undoes_lose(void **state)
     }
 }
 
-/* Whatever is lost, once all have joined every replica is whole and D is empty. */
+/* After one failure of any size, once all have joined every replica is whole and D is empty. (After several it may not
+ * be: survivors of a retired replica that stepped in elsewhere stay there.) */
 static void all_return(void **state)
 {
     (void)state;
+    uint32_t retired = 0;
     for (uint64_t seed = 0; seed < 200; seed++) {
         history_random random = {.seed = seed};
-        ek_membership *membership = create(4, 4, (uint32_t)(seed % 5), 0), *next;
-        for (uint32_t event = 0; event < 6; event++) {
-            uint32_t lost[2], count = history_draw_lost(&random, membership, 2, lost);
-            if (ek_membership_lose(membership, lost, count, &next) != EK_OK)
-                break;
+        ek_membership *whole = create(4, 4, (uint32_t)(seed % 5), 0), *membership;
+        uint32_t lost[8], count = history_draw_lost(&random, whole, 1 + (uint32_t)(seed % 8), lost);
+        if (ek_membership_lose(whole, lost, count, &membership) == EK_OK) {
+            for (uint32_t replica = 0; replica < 4; replica++)
+                retired += ek_membership_degree(membership, replica) == 0;
+            for (uint32_t i = 0; i < count; i++)
+                join(&membership, lost[i]);
+            for (uint32_t replica = 0; replica < 4; replica++)
+                assert_int_equal(ek_membership_degree(membership, replica), 4);
+            assert_int_equal(ek_membership_sync_level(membership), 0);
             ek_membership_destroy(membership);
-            membership = next;
         }
-        for (uint32_t rank = 0; rank < 16; rank++)
-            if (!ek_membership_place(membership, rank, NULL, NULL) && !ek_membership_is_spare(membership, rank))
-                join(&membership, rank);
-        for (uint32_t replica = 0; replica < 4; replica++)
-            assert_int_equal(ek_membership_degree(membership, replica), 4);
-        assert_int_equal(ek_membership_sync_level(membership), 0);
-        ek_membership_destroy(membership);
+        ek_membership_destroy(whole);
     }
+    assert_true(retired > 50);
 }
 
 /* ----------------------------------------------------------------------------------------------------- cases */
@@ -443,7 +444,7 @@ static void bad_jobs(void **state)
     job.min_degree = 5;
     assert_int_equal(ek_membership_create(&membership, &job), EK_INVALID);
     job = good;
-    job.replicas = UINT32_MAX / 4;
+    job.replicas = UINT32_MAX / 2;
     assert_int_equal(ek_membership_create(&membership, &job), EK_INVALID);
     job = good;
     group.units = 3;
