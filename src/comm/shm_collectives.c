@@ -197,6 +197,9 @@ static size_t sum(const size_t *sizes, uint32_t count)
 /* Floats reduced at a time: the accumulator stays in the first-level cache. */
 #define REDUCE_BLOCK 2048
 
+/* Floats of a large all-reduce between two waits: the sums are still in the cache when the others copy them. */
+#define SLICE ((size_t)1 << 18)
+
 static void accumulate(float *restrict total, const float *restrict values, size_t count, ek_reduction reduction)
 {
     if (reduction == EK_SUM)
@@ -227,12 +230,30 @@ static void reduce(const struct turn *turn, float *output, size_t first, size_t 
     }
 }
 
-/* Where part `member` of an all-reduce begins: parts are whole cache lines. */
+/* Where part `member` of a slice of an all-reduce begins: parts are whole cache lines. */
 static size_t part_first(const struct turn *turn, uint32_t member, size_t count)
 {
     size_t part = (count + turn->members - 1) / turn->members;
     size_t first = (part + 15) / 16 * 16 * member;
     return first < count ? first : count;
+}
+
+/* Elements first … first+count-1: reduces the own part and copies the others' parts when all are reduced. */
+static ek_status reduce_slice(struct turn *turn, float *buffer, size_t first, size_t count, ek_reduction reduction)
+{
+    /* Of what is published here the others never read the own part until it is reduced: the result goes there. */
+    size_t begin = first + part_first(turn, turn->index, count);
+    size_t end = first + part_first(turn, turn->index + 1, count);
+    reduce(turn, (float *)turn->published + begin, begin, end - begin, reduction);
+    EK_TRY(arrive(turn));
+    for (uint32_t step = 0; step < turn->members; step++) { /* each begins with its own part: not all read one */
+        uint32_t member = (turn->index + step) % turn->members;
+        begin = first + part_first(turn, member, count);
+        end = first + part_first(turn, member + 1, count);
+        shm_copy(turn->lane, buffer + begin, (const float *)descriptor_of(turn, member)->data + begin,
+                 (end - begin) * sizeof *buffer);
+    }
+    return EK_OK;
 }
 
 static ek_status all_reduce(struct turn *turn, const struct ek_operation *operation)
@@ -247,15 +268,9 @@ static ek_status all_reduce(struct turn *turn, const struct ek_operation *operat
         reduce(turn, buffer, 0, count, operation->reduction);
         return leave(turn);
     }
-    /* Of what is published here the others now read all but part `index`: the result is written over that. */
-    size_t first = part_first(turn, turn->index, count), last = part_first(turn, turn->index + 1, count);
-    reduce(turn, (float *)turn->published + first, first, last - first, operation->reduction);
-    EK_TRY(arrive(turn));
-    for (uint32_t step = 0; step < turn->members; step++) { /* each begins with its own part: not all read one */
-        uint32_t member = (turn->index + step) % turn->members;
-        first = part_first(turn, member, count), last = part_first(turn, member + 1, count);
-        shm_copy(turn->lane, buffer + first, (const float *)descriptor_of(turn, member)->data + first,
-                 (last - first) * sizeof *buffer);
+    for (size_t done = 0; done < count; done += SLICE) {
+        size_t length = count - done < SLICE ? count - done : SLICE;
+        EK_TRY(reduce_slice(turn, buffer, done, length, operation->reduction));
     }
     return leave(turn);
 }
