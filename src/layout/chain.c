@@ -19,6 +19,7 @@ static uint32_t level0_first(const ek_chain *chain, uint32_t role)
 static void deal_counts(ek_chain *chain, uint32_t level)
 {
     uint32_t degree = chain->base_degree;
+    assert(level + 1 < degree);
     uint32_t quotient = chain->units / (degree - level - 1), larger = chain->units % (degree - level - 1);
     const uint32_t *before = chain->counts + (size_t)level * degree;
     uint32_t *after = chain->counts + (size_t)(level + 1) * degree;

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define HISTORIES 2000
+#define HISTORIES 1000
 #define MAX_DEGREE 8
 #define FREE_DEGREE 6
 
