@@ -403,6 +403,8 @@ EK_API const ek_membership *ek_recovery_membership(const ek_recovery *recovery);
 EK_API uint64_t ek_recovery_committed_step(const ek_recovery *recovery);
 /* Bytes that this rank received from others, so far. */
 EK_API uint64_t ek_recovery_bytes(const ek_recovery *recovery);
+/* True if every unit of this rank stays where it is: then its old stores may serve as its new ones. */
+EK_API bool ek_recovery_keeps(const ek_recovery *recovery);
 /* states[]: the same tensors in the same order on every rank. Uses the compute lane. */
 EK_API ek_status ek_recovery_move(ek_recovery *recovery, const ek_state *states, size_t count);
 /* Destroys the recovery. EK_OK: all are complete, *next is the new membership (the caller's). EK_PEER_LOST: begin

@@ -30,7 +30,8 @@ struct ek_model {
     size_t C, T, D, G, R, F, V;
     size_t micro_batch;
 
-    float *arena;
+    float *arena;               /* of this rank alone */
+    float *reduced;             /* what the ranks of the replica reduce: engine memory, if there is an engine */
     float *rope;                /* (T,2,D/2) */
     uint32_t *row_of;           /* (vocab) local row of a token, or EK_NO_ROW */
     uint32_t *inputs, *targets; /* (N) the tokens of the pass, without the overlap of rows */

@@ -3,12 +3,14 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "base/error.h"
 #include "model/arena.h"
 #include "nn/nn.h"
 
 #define ALIGNMENT 64 /* bytes: a cache line, a vector register */
+#define HUGE_PAGE ((size_t)2 << 20)
 
 /* Deals out an arena piece by piece; with memory == NULL it only counts. */
 typedef struct cursor {
@@ -28,7 +30,6 @@ static void place_layer(const ek_model *model, ek_layer_activations *layer, curs
 {
     size_t B = model->micro_batch, C = model->C, D = model->D, G = model->G, R = model->R, F = model->F;
     size_t N = B * model->T;
-    layer->in = take(arena, N * C);
     layer->attention_inverse_rms = take(arena, N);
     layer->attention_in = take(arena, N * C);
     layer->qkv = take(arena, N * G * (R + 2) * D);
@@ -41,20 +42,32 @@ static void place_layer(const ek_model *model, ek_layer_activations *layer, curs
     layer->activated = take(arena, N * F);
 }
 
-/* Places everything in `memory`, or only counts; returns the size in floats. */
+/* Places what the ranks of the replica reduce, in memory that all of them reach. */
+static size_t place_reduced(ek_model *model, float *memory)
+{
+    size_t C = model->C, N = model->micro_batch * model->T;
+    cursor reduced = {.memory = memory};
+    model->layers[0].in = take(&reduced, N * C);
+    model->max = take(&reduced, N);
+    model->sums = take(&reduced, 2 * N);
+    model->branch = take(&reduced, N * C);
+    return reduced.used;
+}
+
+/* Places everything else in `memory`, or only counts; returns the size in floats. */
 static size_t place(ek_model *model, float *memory)
 {
     size_t C = model->C, D = model->D, G = model->G, R = model->R, N = model->micro_batch * model->T;
     cursor arena = {.memory = memory};
-    for (uint32_t layer = 0; layer < model->config.layers; layer++)
+    for (uint32_t layer = 0; layer < model->config.layers; layer++) {
+        if (layer > 0)
+            model->layers[layer].in = take(&arena, N * C);
         place_layer(model, &model->layers[layer], &arena);
+    }
     model->last = take(&arena, N * C);
     model->last_inverse_rms = take(&arena, N);
     model->normed = take(&arena, N * C);
     model->logits = take(&arena, N * model->V);
-    model->max = take(&arena, N);
-    model->sums = take(&arena, 2 * N);
-    model->branch = take(&arena, N * C);
     model->d_residual = take(&arena, N * C);
 
     cursor shared = arena;
@@ -65,16 +78,31 @@ static size_t place(ek_model *model, float *memory)
     return arena.used > shared.used ? arena.used : shared.used;
 }
 
-static ek_status allocate_arena(ek_model *model)
+/* Memory of this rank alone, in huge pages where the system has them: an arena of small pages costs more time to touch
+ * for the first time than a step takes, and a recovery makes a new one. */
+static ek_status allocate_private(float **memory, size_t bytes)
 {
-    size_t bytes = place(model, NULL) * sizeof(float);
-    void *memory = NULL;
-    if (model->engine)
-        EK_TRY(ek_engine_alloc(model->engine, bytes, &memory));
-    else if (!(memory = aligned_alloc(ALIGNMENT, bytes)))
+    size_t rounded = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+    *memory = aligned_alloc(HUGE_PAGE, rounded);
+    if (!*memory)
         return ek_fail(EK_NO_MEMORY, "no memory for %zu bytes of activations", bytes);
-    model->arena = memory;
-    place(model, memory);
+    madvise(*memory, rounded, MADV_HUGEPAGE); /* refused: small pages then */
+    return EK_OK;
+}
+
+static ek_status allocate_arenas(ek_model *model)
+{
+    EK_TRY(allocate_private(&model->arena, place(model, NULL) * sizeof(float)));
+    place(model, model->arena);
+    size_t bytes = place_reduced(model, NULL) * sizeof(float);
+    if (model->engine) {
+        void *memory;
+        EK_TRY(ek_engine_alloc(model->engine, bytes, &memory));
+        model->reduced = memory;
+    } else {
+        EK_TRY(allocate_private(&model->reduced, bytes));
+    }
+    place_reduced(model, model->reduced);
     return EK_OK;
 }
 
@@ -118,7 +146,7 @@ ek_status ek_model_create(ek_model **model, const ek_model_options *options)
         ek_model_destroy(made);
         return ek_fail(EK_NO_MEMORY, "no memory for the tables of a model");
     }
-    ek_status status = allocate_arena(made);
+    ek_status status = allocate_arenas(made);
     if (status != EK_OK) {
         ek_model_destroy(made);
         return status;
@@ -135,13 +163,19 @@ void ek_model_destroy(ek_model *model)
 {
     if (!model)
         return;
-    if (model->engine)
-        ek_engine_free(model->engine, model->arena);
-    else
-        free(model->arena);
+    if (!model->engine)
+        free(model->reduced);
+    else if (model->reduced)
+        ek_engine_free(model->engine, model->reduced);
+    free(model->arena);
     free(model->inputs);
     free(model->row_of);
     free(model->rope);
     free(model->layers);
     free(model);
+}
+
+void ek_model_regroup(ek_model *model, ek_group *tp)
+{
+    model->tp = tp;
 }

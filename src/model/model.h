@@ -50,7 +50,7 @@ uint64_t ek_model_parameters(const ek_model_config *config);
  * are 1. */
 void ek_model_init(const ek_model_config *config, uint64_t seed, size_t tensor, uint32_t unit, float *values);
 
-/* One rank's share of the model: activations of one micro-batch in one arena of engine memory, tables, no weights. */
+/* One rank's share of the model: activations of one micro-batch in one arena, tables, no weights. */
 typedef struct ek_model ek_model;
 
 /* Called between layers, forward and backward; a status other than EK_OK ends the pass with it. In backward bucket >= 0
@@ -70,6 +70,9 @@ typedef struct ek_model_options {
 
 ek_status ek_model_create(ek_model **model, const ek_model_options *options);
 void ek_model_destroy(ek_model *model);
+
+/* Gives the model another TP group (NULL: none), as after a recovery that left its units as they were. */
+void ek_model_regroup(ek_model *model, ek_group *tp);
 
 /* weights[t], gradients[t]: this rank's share of tensor t of ek_model_tensors.
  * tokens (B,T+1): inputs are the first T of a row, targets the last T. *loss_sum: the sum over B*T tokens of the

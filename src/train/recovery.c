@@ -64,6 +64,21 @@ uint64_t ek_recovery_bytes(const ek_recovery *recovery)
     return recovery->bytes;
 }
 
+bool ek_recovery_keeps(const ek_recovery *recovery)
+{
+    uint32_t rank = ek_engine_rank(recovery->engine);
+    if (!ek_membership_place(recovery->old, rank, NULL, NULL) || !ek_membership_place(recovery->next, rank, NULL, NULL))
+        return false;
+    for (uint32_t group = 0; group < ek_membership_job(recovery->old)->group_count; group++) {
+        uint32_t old_count, new_count;
+        const uint32_t *old_units = ek_membership_units(recovery->old, rank, group, &old_count);
+        const uint32_t *new_units = ek_membership_units(recovery->next, rank, group, &new_count);
+        if (old_count != new_count || memcmp(old_units, new_units, old_count * sizeof *old_units) != 0)
+            return false;
+    }
+    return true;
+}
+
 static char *at(void *data, uint64_t unit, size_t unit_bytes)
 {
     return (char *)data + unit * unit_bytes;
@@ -72,7 +87,7 @@ static char *at(void *data, uint64_t unit, size_t unit_bytes)
 /* Copies what keeps its place. What keeps its rank but not its place is among the moves. */
 static void keep_in_place(const ek_recovery *recovery, uint32_t rank, const ek_state *state)
 {
-    if (!state->old_data || !state->new_data)
+    if (!state->old_data || !state->new_data || state->old_data == state->new_data)
         return;
     if (state->group == EK_REPLICATED) {
         memcpy(state->new_data, state->old_data, state->unit_bytes);

@@ -158,25 +158,33 @@ static ek_status attach(ek_worker *worker)
     EK_TRY(make_groups(worker));
     EK_TRY(make_gradients(worker));
     take_samples(worker);
-    return make_model(worker);
+    if (!worker->model)
+        return make_model(worker);
+    ek_model_regroup(worker->model, worker->tp);
+    return EK_OK;
 }
 
+/* All but the model, which a recovery that leaves the rank's units alone lets stay. */
 static void detach(ek_worker *worker)
 {
     ek_sync_destroy(worker->sync); /* first: it waits for what still uses the gradients */
-    ek_model_destroy(worker->model);
     ek_group_destroy(worker->tp);
     ek_group_destroy(worker->all);
     if (worker->gradients)
         ek_engine_free(worker->engine, worker->gradients);
     free(worker->all_ranks);
-    worker->model = NULL;
     worker->sync = NULL;
     worker->tp = worker->all = NULL;
     worker->gradients = NULL;
     worker->all_ranks = NULL;
     worker->speaks = false;
     worker->samples = 0;
+}
+
+static void drop_model(ek_worker *worker)
+{
+    ek_model_destroy(worker->model);
+    worker->model = NULL;
 }
 
 /* -------------------------------------------------------------------------------------------------- step */
@@ -290,7 +298,8 @@ static ek_status compare(ek_worker *worker)
 
 /* ---------------------------------------------------------------------------------------------- recovery */
 
-/* Fills a new store with what this rank holds under the recovery's membership, kept or fetched. */
+/* Fills a new store with what this rank holds under the recovery's membership, kept or fetched, and serves the others.
+ * A rank whose units all stay needs no new store: `next` stays empty. */
 static ek_status move_state(ek_worker *worker, ek_recovery *recovery, ek_store *next)
 {
     const ek_run *run = worker->run;
@@ -298,11 +307,16 @@ static ek_status move_state(ek_worker *worker, ek_recovery *recovery, ek_store *
         return ek_fail(EK_CORRUPT, "rank %u has applied %llu steps, the job has committed %llu", worker->rank,
                        (unsigned long long)worker->committed, (unsigned long long)ek_recovery_committed_step(recovery));
     EK_TRY(fault_point(worker, EK_PHASE_RECOVERY));
-    EK_TRY(ek_store_create(next, worker->engine, ek_recovery_membership(recovery), run->tensors, run->tensor_count));
+    bool keeps = ek_recovery_keeps(recovery);
+    if (!keeps) {
+        drop_model(worker);
+        EK_TRY(
+            ek_store_create(next, worker->engine, ek_recovery_membership(recovery), run->tensors, run->tensor_count));
+    }
     ek_state *states = calloc(EK_PLANES * run->tensor_count, sizeof *states);
     if (!states)
         return ek_fail(EK_NO_MEMORY, "out of memory for recovery");
-    ek_store_states(&worker->store, next, run->tensors, run->tensor_count, states);
+    ek_store_states(&worker->store, keeps ? &worker->store : next, run->tensors, run->tensor_count, states);
     ek_status status = ek_recovery_move(recovery, states, EK_PLANES * run->tensor_count);
     free(states);
     return status;
@@ -323,8 +337,10 @@ static ek_status try_recovery(ek_worker *worker, ek_recovery_record *record)
         ek_store_destroy(&next, worker->engine);
         return status;
     }
-    ek_store_destroy(&worker->store, worker->engine);
-    worker->store = next;
+    if (next.elements) {
+        ek_store_destroy(&worker->store, worker->engine);
+        worker->store = next;
+    }
     ek_membership_destroy(worker->membership);
     worker->membership = membership;
     return EK_OK;
@@ -368,6 +384,7 @@ static ek_status begin(ek_worker *worker)
 static void end(ek_worker *worker)
 {
     detach(worker);
+    drop_model(worker);
     ek_store_destroy(&worker->store, worker->engine);
     ek_membership_destroy(worker->membership);
     free(worker->gradient_of);

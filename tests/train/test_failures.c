@@ -196,7 +196,7 @@ static void test_unit_lost(void **state)
     assert_int_equal(result.steps, 4);
     run_training(&(training_spec){.base = "small",
                                   .faults = {{.step = 5, .replica = 0, .slot = 1, .phase = EK_PHASE_BACKWARD},
-                                             {.step = 5, .replica = 1, .slot = 1, .phase = EK_PHASE_BACKWARD}},
+                                             {.step = 5, .replica = 1, .slot = 1, .phase = EK_PHASE_RECOVERY}},
                                   .fault_count = 2},
                  &result);
     assert_int_equal(result.status, EK_UNIT_LOST);
