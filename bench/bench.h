@@ -5,6 +5,10 @@
 
 #include <evenkeel.h>
 
+/* Tokens per second of one rank and of two ranks of DP, and the share of OpenBLAS's rate that one rank reaches.
+ * bench/run holds them against PyTorch. */
+ek_status ek_bench_speed(void);
+
 /* Time from the loss of a rank to the next committed step, less one ordinary step, for the model of examples/tiny.yaml.
  */
 ek_status ek_bench_recovery(void);

@@ -97,6 +97,7 @@ static void test_help(void **state)
     assert_non_null(strstr(got.output, "\n  train "));
     assert_non_null(strstr(got.output, "\n  version "));
     assert_documented("train", 8);
+    assert_documented("bench", 2);
     assert_documented("version", 1);
     got = RUN("train", "--help", "--nonsense"); /* whatever stands behind it */
     assert_int_equal(got.status, 0);
