@@ -17,8 +17,9 @@
  *
  * Order. Data is handed over by counters: written before an atomic addition, read after a load that saw it.
  *
- * Files: shm_supervisor.c the launching side; shm_rank.c a rank's life, vote and agreement; shm_lane.c the two queues
- * of operations; shm_collectives.c, shm_exchange.c the operations; heap.c the allocator. */
+ * Files: shm_supervisor.c, shm_workers.c the launching side; shm_job.c the mapping; shm_rank.c a rank's life, vote and
+ * agreement; shm_lane.c the two queues of operations; shm_collectives.c, shm_exchange.c the operations; heap.c the
+ * allocator. */
 #ifndef EK_COMM_SHM_H
 #define EK_COMM_SHM_H
 
