@@ -206,7 +206,8 @@ EK_API ek_status ek_membership_moves(const ek_membership *old, const ek_membersh
  * called, the two lanes are independent: tensor-parallel collectives use one, gradients the other.
  *
  * Losing a rank ends every pending and later operation of every survivor with EK_PEER_LOST, within a bounded time,
- * until ek_agree acknowledges the loss. Groups live until the next ek_agree: after it they can only be destroyed. */
+ * until ek_agree acknowledges the loss; until then others may still read the buffers of an operation that failed.
+ * Groups live until the next ek_agree: after it they can only be destroyed. */
 typedef struct ek_engine ek_engine;
 typedef struct ek_group ek_group;
 
@@ -328,7 +329,8 @@ typedef struct ek_launch_options {
  * rank whose main returns another status ends the job with that status and its error text (EK_FENCED: just that rank).
  * A rank that dies or stalls is lost, and the others go on. SIGINT and SIGTERM end the job with EK_INTERRUPTED (handled
  * by the launching thread while it is in this call). No process, shared memory or file outlives the call, and ranks die
- * with the launching process. */
+ * with the launching process. A rank that is a process ends without flushing stdio streams: main does, where it
+ * writes to one. */
 EK_API ek_status ek_launch(const ek_launch_options *options);
 
 /* -------------------------------------------------------------------------------------------------- sync */

@@ -17,8 +17,9 @@
  *
  * Order. Data is handed over by counters: written before an atomic addition, read after a load that saw it.
  *
- * Files: shm_supervisor.c the launching side; shm_rank.c a rank's life, vote and agreement; shm_lane.c the two queues
- * of operations; shm_collectives.c, shm_exchange.c the operations; heap.c the allocator. */
+ * Files: shm_supervisor.c, shm_workers.c the launching side; shm_job.c the mapping; shm_rank.c a rank's life, vote and
+ * agreement; shm_lane.c the two queues of operations; shm_collectives.c, shm_exchange.c the operations; heap.c the
+ * allocator. */
 #ifndef EK_COMM_SHM_H
 #define EK_COMM_SHM_H
 
@@ -89,7 +90,7 @@ struct shm_rank {
     bool killed;               /* threads only: it ended itself by EK_FAULT_KILL */
     ek_status status;
     char error[EK_ERROR_BYTES];
-    bool gone; /* absent, or neither alive at the last agreement */
+    bool gone; /* absent, or no longer there at the last agreement */
 
     SHM_LINE _Atomic uint64_t agreeing; /* the epoch that the rank asks to end */
     bool agrees;                        /* its `ok` */
@@ -134,7 +135,7 @@ struct shm_job {
 
     SHM_LINE _Atomic uint64_t loss;  /* 0, or 1 + the rank first lost since the last agreement */
     SHM_LINE _Atomic uint64_t epoch; /* 1 + agreements */
-    SHM_LINE _Atomic uint64_t vote;  /* see shm_vote_word in shm_rank.c */
+    SHM_LINE _Atomic uint64_t vote;  /* a packed struct shm_vote_word */
     struct shm_rank rank[];
 };
 

@@ -1,58 +1,20 @@
 /* The launching thread of the engine "shm": starts the ranks, sees them die, stall or finish, tells the others, decides
  * what is agreed, delivers reports, and leaves nothing behind. It is the only one that decides, so all ranks see losses
  * in one order. */
+#include "comm/shm_supervisor.h"
+
 #include "comm/futex.h"
-#include "comm/shm.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
-#include <sys/pidfd.h>
-#include <sys/prctl.h>
 #include <sys/signalfd.h>
-#include <sys/wait.h>
 
 #define TICKS_PER_TIMEOUT 8
-
-enum worker_state { WORKER_ABSENT, WORKER_LIVE, WORKER_DONE, WORKER_LOST };
-
-/* A rank as the supervisor sees it. */
-struct worker {
-    enum worker_state state;
-    int pidfd;        /* -1: a thread */
-    pthread_t thread; /* where ranks are threads */
-    uint64_t beats;   /* as last seen */
-    unsigned idle;    /* ticks without a beat */
-    bool timed_out;   /* has been killed (or fenced) for it */
-    bool just_lost;   /* on_lost is still to be called */
-    ek_loss loss;
-};
-
-struct supervisor {
-    const ek_launch_options *options;
-    struct shm_job *job;
-    struct worker *workers; /* [ranks] */
-    struct pollfd *polled;  /* [ranks + 3] pidfds, then event, report, signal */
-    uint32_t live;
-    int event_fd, signal_fd, report_fds[2];
-    sigset_t old_mask;
-    uint64_t tick_ns, next_tick_ns; /* tick_ns 0: no timeout */
-    uint32_t lost_count;            /* since launch */
-    bool over;                      /* the job ends now, with this: */
-    ek_status status;
-    char error[EK_ERROR_BYTES];
-};
-
-static struct shm_rank *rank_of(const struct supervisor *supervisor, uint32_t rank)
-{
-    return &supervisor->job->rank[rank];
-}
 
 static void end_job(struct supervisor *supervisor, ek_status status, const char *error)
 {
@@ -65,14 +27,14 @@ static void end_job(struct supervisor *supervisor, ek_status status, const char 
 
 /* ------------------------------------------------------------------------------------------------- start */
 
-static void close_all(struct supervisor *supervisor)
+void shm_supervisor_close(struct supervisor *supervisor)
 {
-    int *fds[] = {&supervisor->event_fd, &supervisor->signal_fd, &supervisor->report_fds[0],
-                  &supervisor->report_fds[1]};
-    for (size_t i = 0; i < sizeof fds / sizeof fds[0]; i++) {
-        if (*fds[i] >= 0)
-            close(*fds[i]);
-        *fds[i] = -1;
+    int *held[] = {&supervisor->event_fd, &supervisor->signal_fd, &supervisor->report_fds[0],
+                   &supervisor->report_fds[1]};
+    for (size_t i = 0; i < sizeof held / sizeof held[0]; i++) {
+        if (*held[i] >= 0)
+            close(*held[i]);
+        *held[i] = -1;
     }
     for (uint32_t rank = 0; rank < supervisor->job->ranks; rank++) {
         if (supervisor->workers[rank].pidfd >= 0)
@@ -93,66 +55,6 @@ static ek_status open_all(struct supervisor *supervisor, const sigset_t *signals
     return EK_OK;
 }
 
-/* The child's whole life. Nothing of the parent's is flushed or torn down: _exit. */
-static _Noreturn void live_as_child(struct supervisor *supervisor, uint32_t rank, pid_t parent)
-{
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) /* it died before the line above */
-        _exit(1);
-    /* Ctrl-C reaches the whole foreground group: the supervisor acts on it for all. */
-    signal(SIGINT, SIG_IGN);
-    signal(SIGTERM, SIG_IGN);
-    pthread_sigmask(SIG_SETMASK, &supervisor->old_mask, NULL);
-    supervisor->event_fd = supervisor->report_fds[1] = -1; /* kept */
-    close_all(supervisor);
-    shm_rank_run(supervisor->job, rank, supervisor->options);
-    _exit(0);
-}
-
-static ek_status start_process(struct supervisor *supervisor, uint32_t rank)
-{
-    pid_t parent = getpid();
-    pid_t child = fork();
-    if (child == 0)
-        live_as_child(supervisor, rank, parent);
-    if (child < 0)
-        return ek_fail(EK_SYSTEM, "ek_launch: cannot start rank %u: %s", rank, strerror(errno));
-    supervisor->workers[rank].pidfd = pidfd_open(child, 0);
-    if (supervisor->workers[rank].pidfd >= 0)
-        return EK_OK;
-    ek_status status = ek_fail(EK_SYSTEM, "ek_launch: cannot watch rank %u: %s", rank, strerror(errno));
-    kill(child, SIGKILL);
-    waitpid(child, NULL, 0);
-    return status;
-}
-
-struct thread_start {
-    struct supervisor *supervisor;
-    uint32_t rank;
-};
-
-static void *live_as_thread(void *argument)
-{
-    struct thread_start start = *(struct thread_start *)argument;
-    free(argument);
-    shm_rank_run(start.supervisor->job, start.rank, start.supervisor->options);
-    return NULL;
-}
-
-static ek_status start_thread(struct supervisor *supervisor, uint32_t rank)
-{
-    struct thread_start *start = malloc(sizeof *start);
-    if (!start)
-        return ek_fail(EK_NO_MEMORY, "ek_launch: out of memory");
-    *start = (struct thread_start){supervisor, rank};
-    int error = pthread_create(&supervisor->workers[rank].thread, NULL, live_as_thread, start);
-    if (error) {
-        free(start);
-        return ek_fail(EK_SYSTEM, "ek_launch: cannot start rank %u: %s", rank, strerror(error));
-    }
-    return EK_OK;
-}
-
 static ek_status start_ranks(struct supervisor *supervisor)
 {
     const ek_launch_options *options = supervisor->options;
@@ -167,7 +69,7 @@ static ek_status start_ranks(struct supervisor *supervisor)
     for (uint32_t rank = 0; rank < job->ranks; rank++) {
         if (job->rank[rank].gone)
             continue;
-        EK_TRY(options->threads ? start_thread(supervisor, rank) : start_process(supervisor, rank));
+        EK_TRY(shm_worker_start(supervisor, rank));
         supervisor->workers[rank].state = WORKER_LIVE;
         supervisor->live++;
     }
@@ -273,7 +175,7 @@ static void lose(struct supervisor *supervisor, uint32_t rank, ek_loss_cause cau
     worker->loss = (ek_loss){.rank = rank,
                              .cause = worker->timed_out ? EK_LOSS_TIMEOUT : cause,
                              .code = code,
-                             .note = atomic_load(&rank_of(supervisor, rank)->note)};
+                             .note = atomic_load(&shm_rank_of(supervisor, rank)->note)};
     supervisor->lost_count++;
     abort_vote(job); /* first: who hears of the loss finds the vote decided */
     uint64_t none = 0;
@@ -281,10 +183,13 @@ static void lose(struct supervisor *supervisor, uint32_t rank, ek_loss_cause cau
     disturb_sleepers(job);
 }
 
-/* A rank has ended, by returning from main or (processes) otherwise. */
-static void note_end(struct supervisor *supervisor, uint32_t rank, ek_loss_cause cause, int code)
+/* A rank has ended, or is about to, by returning from main or (processes) otherwise. */
+static void note_end(struct supervisor *supervisor, uint32_t rank)
 {
-    struct shm_rank *own = rank_of(supervisor, rank);
+    struct shm_rank *own = shm_rank_of(supervisor, rank);
+    ek_loss_cause cause;
+    int code;
+    shm_worker_reap(supervisor, rank, &cause, &code);
     supervisor->live--;
     if (!atomic_load(&own->finished)) {
         lose(supervisor, rank, cause, code);
@@ -299,53 +204,22 @@ static void note_end(struct supervisor *supervisor, uint32_t rank, ek_loss_cause
     }
 }
 
-static bool has_ended(const struct supervisor *supervisor, uint32_t rank)
+/* Of all that have ended since the last poll. */
+static void take_leave(struct supervisor *supervisor)
 {
-    if (supervisor->options->threads)
-        return atomic_load(&rank_of(supervisor, rank)->finished);
-    return supervisor->polled[rank].revents != 0;
+    for (uint32_t rank = 0; rank < supervisor->job->ranks; rank++)
+        if (supervisor->workers[rank].state == WORKER_LIVE && shm_worker_has_ended(supervisor, rank))
+            note_end(supervisor, rank);
 }
 
-/* Takes leave of a rank that has ended or is about to. */
-static void reap(struct supervisor *supervisor, uint32_t rank)
+static void tell_losses(struct supervisor *supervisor)
 {
-    struct worker *worker = &supervisor->workers[rank];
-    if (supervisor->options->threads) {
-        pthread_join(worker->thread, NULL);
-        note_end(supervisor, rank, EK_LOSS_EXIT, 0);
-        return;
-    }
-    siginfo_t info = {0};
-    while (waitid(P_PIDFD, (id_t)worker->pidfd, &info, WEXITED) < 0 && errno == EINTR)
-        ;
-    close(worker->pidfd);
-    worker->pidfd = -1;
-    note_end(supervisor, rank, info.si_code == CLD_EXITED ? EK_LOSS_EXIT : EK_LOSS_SIGNAL, info.si_status);
-}
-
-static void note_ends(struct supervisor *supervisor)
-{
-    bool lost = false;
     for (uint32_t rank = 0; rank < supervisor->job->ranks; rank++) {
-        if (supervisor->workers[rank].state == WORKER_LIVE && has_ended(supervisor, rank))
-            reap(supervisor, rank);
-        lost |= supervisor->workers[rank].just_lost;
-    }
-    deliver_reports(supervisor); /* also what the dead had to say */
-    for (uint32_t rank = 0; lost && rank < supervisor->job->ranks; rank++) {
         struct worker *worker = &supervisor->workers[rank];
         if (worker->just_lost && supervisor->options->on_lost)
             obey(supervisor, supervisor->options->on_lost(supervisor->options->user, &worker->loss));
         worker->just_lost = false;
     }
-}
-
-static void kill_rank(const struct supervisor *supervisor, uint32_t rank)
-{
-    if (supervisor->options->threads)
-        atomic_store(&rank_of(supervisor, rank)->fenced, SHM_FENCED_BY_SUPERVISOR);
-    else
-        pidfd_send_signal(supervisor->workers[rank].pidfd, SIGKILL, NULL, 0);
 }
 
 /* Time is counted in ticks seen by this loop, at most one per round: when the whole job was stopped (Ctrl-Z) and goes
@@ -357,13 +231,13 @@ static void count_tick(struct supervisor *supervisor)
     supervisor->next_tick_ns = shm_now_ns() + supervisor->tick_ns;
     for (uint32_t rank = 0; rank < supervisor->job->ranks; rank++) {
         struct worker *worker = &supervisor->workers[rank];
-        uint64_t beats = atomic_load(&rank_of(supervisor, rank)->beats);
+        uint64_t beats = atomic_load(&shm_rank_of(supervisor, rank)->beats);
         worker->idle = beats == worker->beats ? worker->idle + 1 : 0;
         worker->beats = beats;
         if (worker->state != WORKER_LIVE || worker->timed_out || worker->idle <= TICKS_PER_TIMEOUT)
             continue;
         worker->timed_out = true;
-        kill_rank(supervisor, rank); /* it is lost when it is gone */
+        shm_worker_kill(supervisor, rank); /* it is lost when it is gone */
     }
 }
 
@@ -373,7 +247,7 @@ static bool all_agreeing(const struct supervisor *supervisor, uint64_t epoch, bo
 {
     *ok = true;
     for (uint32_t rank = 0; rank < supervisor->job->ranks; rank++) {
-        struct shm_rank *own = rank_of(supervisor, rank);
+        struct shm_rank *own = shm_rank_of(supervisor, rank);
         if (supervisor->workers[rank].state != WORKER_LIVE)
             continue;
         if (atomic_load(&own->agreeing) != epoch)
@@ -395,7 +269,7 @@ static void try_agreement(struct supervisor *supervisor)
     agreement->lost_before = agreement->lost_count;
     agreement->lost_count = 0;
     for (uint32_t rank = 0; rank < job->ranks; rank++) {
-        struct shm_rank *own = rank_of(supervisor, rank);
+        struct shm_rank *own = shm_rank_of(supervisor, rank);
         own->gone = supervisor->workers[rank].state != WORKER_LIVE;
         own->ballots[0].step = own->ballots[1].step = 0; /* an aborted step is voted for again */
         if (supervisor->workers[rank].state == WORKER_LOST)
@@ -425,36 +299,39 @@ static void wait_for_events(struct supervisor *supervisor)
     struct timespec tick = {.tv_sec = (time_t)(supervisor->tick_ns / 1000000000u),
                             .tv_nsec = (long)(supervisor->tick_ns % 1000000000u)};
     ppoll(supervisor->polled, ranks + 3, supervisor->tick_ns ? &tick : NULL, NULL);
+    uint64_t rings;
+    while (read(supervisor->event_fd, &rings, sizeof rings) > 0)
+        ;
 }
 
 static void supervise(struct supervisor *supervisor)
 {
     while (supervisor->live > 0 && !supervisor->over) {
         wait_for_events(supervisor);
-        uint64_t rings;
         struct signalfd_siginfo signal_info;
-        while (read(supervisor->event_fd, &rings, sizeof rings) > 0)
-            ;
         if (read(supervisor->signal_fd, &signal_info, sizeof signal_info) > 0) {
             ek_fail(EK_INTERRUPTED, "the job was ended by %s", strsignal((int)signal_info.ssi_signo));
             end_job(supervisor, EK_INTERRUPTED, ek_error());
         }
-        note_ends(supervisor);
+        take_leave(supervisor);
+        deliver_reports(supervisor); /* also what the dead had to say */
+        tell_losses(supervisor);
         count_tick(supervisor);
         try_agreement(supervisor);
     }
 }
 
-/* Whoever is still there ends now. */
+/* Whoever is still there ends now. Reports are read on: a thread may be waiting for room in the pipe. */
 static void end_ranks(struct supervisor *supervisor)
 {
     for (uint32_t rank = 0; rank < supervisor->job->ranks; rank++)
         if (supervisor->workers[rank].state == WORKER_LIVE)
-            kill_rank(supervisor, rank);
-    for (uint32_t rank = 0; rank < supervisor->job->ranks; rank++)
-        if (supervisor->workers[rank].state == WORKER_LIVE)
-            reap(supervisor, rank);
-    deliver_reports(supervisor);
+            shm_worker_kill(supervisor, rank);
+    while (supervisor->live > 0) {
+        wait_for_events(supervisor);
+        take_leave(supervisor);
+        deliver_reports(supervisor);
+    }
 }
 
 static ek_status run_job(struct supervisor *supervisor, const sigset_t *signals)
@@ -474,7 +351,7 @@ static ek_status run_job(struct supervisor *supervisor, const sigset_t *signals)
             end_job(supervisor, EK_PEER_LOST, "every rank was lost");
     }
     end_ranks(supervisor);
-    close_all(supervisor);
+    shm_supervisor_close(supervisor);
     if (!supervisor->over)
         return EK_OK;
     return ek_fail(supervisor->status, "%s", supervisor->error);
@@ -495,6 +372,7 @@ static ek_status launch_on(struct shm_job *job, const ek_launch_options *options
         sigemptyset(&signals);
         sigaddset(&signals, SIGINT);
         sigaddset(&signals, SIGTERM);
+        /* If another thread of the program does not block them, the system may give them to that one. */
         pthread_sigmask(SIG_BLOCK, &signals, &supervisor.old_mask);
         status = run_job(&supervisor, &signals);
         pthread_sigmask(SIG_SETMASK, &supervisor.old_mask, NULL);

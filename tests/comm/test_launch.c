@@ -234,6 +234,29 @@ static void test_reports(void **state)
     }
 }
 
+/* Rank 0 ends the job while the others fill the pipe. */
+static ek_status report_for_ever(ek_engine *engine, void *user)
+{
+    (void)user;
+    unsigned char record[EK_REPORT_BYTES] = {0};
+    if (ek_engine_rank(engine) == 0)
+        return ek_fail(EK_CORRUPT, "enough");
+    ek_status status = EK_OK;
+    while (status == EK_OK)
+        status = ek_report(engine, record, sizeof record);
+    return status;
+}
+
+static void test_end_while_reporting(void **state)
+{
+    (void)state;
+    FOR_EACH_MODE(threads)
+    for (int i = 0; i < 10; i++) {
+        assert_int_equal(run_job(4, threads, report_for_ever, NULL), EK_CORRUPT);
+        assert_string_equal(ek_error(), "enough");
+    }
+}
+
 /* ------------------------------------------------------------------------------------------------ link */
 
 enum { LINK_FLOATS = 25000 }; /* 100 kB: 0.1 s at 1 MB/s */
@@ -288,6 +311,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_nothing_is_left),
         cmocka_unit_test(test_reports),
+        cmocka_unit_test(test_end_while_reporting),
         cmocka_unit_test(test_link),
         cmocka_unit_test(test_signals),
         cmocka_unit_test(test_launcher_killed),

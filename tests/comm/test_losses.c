@@ -155,6 +155,43 @@ static void test_hang(void **state)
     }
 }
 
+/* The compute thread of rank 1 stalls while its gradient lane waits for others: the lane must not beat for it. Rank 0
+ * waits for its own gradient lane for longer than the timeout, and is alive. */
+static ek_status stall_one(ek_engine *engine, void *user)
+{
+    (void)user;
+    ek_group *group;
+    ek_request request;
+    float one = 1;
+    EK_TRY(make_world(&group, engine, EK_LANE_GRADIENT, 0));
+    if (ek_engine_rank(engine) < 2)
+        EK_TRY(ek_all_reduce(group, &one, 1, EK_SUM, &request));
+    if (ek_engine_rank(engine) == 1)
+        for (;;)
+            pause();
+    if (ek_engine_rank(engine) == 0) {
+        CHECK_STATUS(ek_wait(engine, EK_LANE_GRADIENT, request), EK_PEER_LOST);
+    } else {
+        double none;
+        CHECK_STATUS(ek_vote(engine, 1, NULL, &none, 0), EK_PEER_LOST);
+    }
+    ek_group_destroy(group);
+    ek_agreement agreement;
+    return ek_agree(engine, true, &agreement);
+}
+
+static void test_stall(void **state)
+{
+    (void)state;
+    if (UNDER_TSAN)
+        skip();
+    struct log log = {0};
+    assert_ok(launch_logged(3, false, stall_one, &log));
+    assert_int_equal(log.lost_count, 1);
+    assert_int_equal(log.lost[0].rank, 1);
+    assert_int_equal(log.lost[0].cause, EK_LOSS_TIMEOUT);
+}
+
 /* Rank 1 dies when the others already wait in ek_agree. */
 static ek_status die_during_agreement(ek_engine *engine, void *user)
 {
@@ -483,10 +520,15 @@ static void test_votes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rank_zero),      cmocka_unit_test(test_hang_and_exit),
-        cmocka_unit_test(test_hang),           cmocka_unit_test(test_death_during_agreement),
-        cmocka_unit_test(test_ends),           cmocka_unit_test(test_leaving),
-        cmocka_unit_test(test_votes),          cmocka_unit_test(test_random_places),
+        cmocka_unit_test(test_rank_zero),
+        cmocka_unit_test(test_hang_and_exit),
+        cmocka_unit_test(test_hang),
+        cmocka_unit_test(test_stall),
+        cmocka_unit_test(test_death_during_agreement),
+        cmocka_unit_test(test_ends),
+        cmocka_unit_test(test_leaving),
+        cmocka_unit_test(test_votes),
+        cmocka_unit_test(test_random_places),
         cmocka_unit_test(test_random_moments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,57 @@
+/* What the launching side of the engine "shm" knows: shm_supervisor.c decides, shm_workers.c starts, watches and ends
+ * the ranks, be they processes or threads. */
+#ifndef EK_COMM_SHM_SUPERVISOR_H
+#define EK_COMM_SHM_SUPERVISOR_H
+
+#include "comm/shm.h"
+
+#include <poll.h>
+#include <signal.h>
+
+enum worker_state { WORKER_ABSENT, WORKER_LIVE, WORKER_DONE, WORKER_LOST };
+
+/* A rank as the supervisor sees it. */
+struct worker {
+    enum worker_state state;
+    int pidfd;        /* -1: a thread */
+    pthread_t thread; /* where ranks are threads */
+    uint64_t beats;   /* as last seen */
+    unsigned idle;    /* ticks without a beat */
+    bool timed_out;   /* has been killed (or fenced) for it */
+    bool just_lost;   /* on_lost is still to be called */
+    ek_loss loss;
+};
+
+struct supervisor {
+    const ek_launch_options *options;
+    struct shm_job *job;
+    struct worker *workers; /* [ranks] */
+    struct pollfd *polled;  /* [ranks + 3] pidfds, then event, report, signal */
+    uint32_t live;
+    int event_fd, signal_fd, report_fds[2];
+    sigset_t old_mask;
+    uint64_t tick_ns, next_tick_ns; /* tick_ns 0: no timeout */
+    uint32_t lost_count;            /* since launch */
+    bool over;                      /* the job ends now, with this: */
+    ek_status status;
+    char error[EK_ERROR_BYTES];
+};
+
+static inline struct shm_rank *shm_rank_of(const struct supervisor *supervisor, uint32_t rank)
+{
+    return &supervisor->job->rank[rank];
+}
+
+/* Closes all that this process holds of the job but what is -1. */
+void shm_supervisor_close(struct supervisor *supervisor);
+
+/* Starts one rank. */
+ek_status shm_worker_start(struct supervisor *supervisor, uint32_t rank);
+/* After a poll: whether the rank has ended. */
+bool shm_worker_has_ended(const struct supervisor *supervisor, uint32_t rank);
+/* Waits for the end of a rank. How it ended, unless its main returned. */
+void shm_worker_reap(struct supervisor *supervisor, uint32_t rank, ek_loss_cause *cause, int *code);
+/* A process ends at once, a thread when it next calls the engine. */
+void shm_worker_kill(const struct supervisor *supervisor, uint32_t rank);
+
+#endif
