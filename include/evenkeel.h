@@ -396,8 +396,8 @@ typedef struct ek_recovery ek_recovery;
 typedef struct ek_state {
     uint32_t group; /* or EK_REPLICATED */
     size_t unit_bytes;
-    const void *old_data; /* NULL where the rank had no role */
-    void *new_data;       /* NULL where the rank gets no role */
+    void *old_data; /* only read; NULL where the rank had no role */
+    void *new_data; /* NULL where the rank gets no role */
 } ek_state;
 
 EK_API ek_status ek_recovery_begin(ek_recovery **recovery, ek_engine *engine, const ek_membership *membership);

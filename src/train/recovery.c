@@ -120,8 +120,7 @@ static void plan_messages(const ek_recovery *recovery, uint32_t rank, const ek_s
         size_t bytes = move->count * state->unit_bytes;
         if (move->source == rank) /* a send does not write to its data */
             sends[(*send_count)++] =
-                (ek_message){move->destination,
-                             at((void *)(uintptr_t)state->old_data, move->source_first, state->unit_bytes), bytes};
+                (ek_message){move->destination, at(state->old_data, move->source_first, state->unit_bytes), bytes};
         if (move->destination == rank)
             receives[(*receive_count)++] =
                 (ek_message){move->source, at(state->new_data, move->destination_first, state->unit_bytes), bytes};
