@@ -124,7 +124,7 @@ static ek_status recover(ek_engine *engine, ek_membership **membership, weights 
     do {
         ek_recovery *recovery;
         ek_membership *next;
-        weights new; /* beside the old ones: they are served from, and kept if this attempt fails */
+        weights new = {0}; /* beside the old ones: they are served from, and kept if this attempt fails */
         const ek_state states[] = {{0, OUTPUTS * sizeof(float), w->A, new.A}, {0, INPUTS * sizeof(float), w->B, new.B}};
         TRY(ek_recovery_begin(&recovery, engine, *membership));
         status = ek_recovery_move(recovery, states, 2);

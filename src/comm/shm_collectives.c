@@ -10,6 +10,7 @@
 
 #include "base/hash.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -52,6 +53,7 @@ ek_status shm_group_create(ek_group **group, ek_engine *base, ek_lane lane, uint
     memcpy(copy, members, count * sizeof *copy);
     /* The same group may have been made and destroyed before in this epoch, and others may already be in the next
      * phase; but no phase ends, and nobody departs, without this member. */
+    assert(count > 0);
     uint64_t arrivals = atomic_load(&block->arrivals.value) / SHM_ONE;
     uint64_t departures = atomic_load(&block->departures.value) / SHM_ONE;
     *created = (struct shm_group){

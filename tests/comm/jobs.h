@@ -57,6 +57,7 @@ static inline ek_status run_job(uint32_t ranks, bool threads, ek_status (*main)(
 }
 
 /* threads = 0, then 1; under ThreadSanitizer 1 alone. */
+/* NOLINTNEXTLINE(bugprone-macro-parentheses): it declares its argument */
 #define FOR_EACH_MODE(threads) for (int threads = UNDER_TSAN; threads < 2; threads++)
 
 /* All ranks of the job. */

@@ -118,7 +118,7 @@ static void test_hang_and_exit(void **state)
     for (uint32_t i = 0; i < 2; i++) {
         bool hung = log.lost[i].rank == 1;
         assert_int_equal(log.lost[i].cause, hung ? EK_LOSS_TIMEOUT : EK_LOSS_EXIT);
-        assert_int_equal(log.lost[i].code, hung ? SIGKILL : 9);
+        assert_int_equal(log.lost[i].code, SIGKILL);
     }
 }
 
@@ -505,7 +505,7 @@ static ek_status race_votes(ek_engine *engine, void *user)
             values[i] = (double)(step * (rank + 1) * (i + 1));
         EK_TRY(ek_vote(engine, step, values, sums, EK_VOTE_VALUES));
         for (uint32_t i = 0; i < EK_VOTE_VALUES; i++)
-            CHECK(sums[i] == (double)(step * (i + 1) * ranks * (ranks + 1) / 2));
+            CHECK(2.0 * sums[i] == (double)(step * (i + 1) * ranks * (ranks + 1)));
     }
     return EK_OK;
 }
