@@ -9,7 +9,7 @@
  * bench/run holds them against PyTorch. */
 ek_status ek_bench_speed(void);
 
-/* Time from the loss of a rank to the next committed step, less one ordinary step, for the model of examples/tiny.yaml.
+/* Time from the kill of a rank to the next committed step, less one ordinary step, for the model of examples/tiny.yaml.
  */
 ek_status ek_bench_recovery(void);
 

@@ -57,7 +57,7 @@ static void read_metrics(const char *path, ek_bench_job *job)
         if (!event)
             read_step(line, job);
         else if (strcmp(event, "failure") == 0)
-            job->failure_at = json_real_value(json_object_get(line, "at"));
+            job->failure_at = json_real_value(json_object_get(line, "injected_at"));
         json_decref(line);
     }
     if (file)

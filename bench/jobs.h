@@ -18,7 +18,7 @@ typedef struct ek_bench_step {
 typedef struct ek_bench_job {
     size_t steps;
     ek_bench_step step[EK_BENCH_STEPS_MOST + 1]; /* from 1 */
-    double failure_at;                           /* of the last failure; 0: none */
+    double failure_at;                           /* when the last fault was injected; 0: none was */
 } ek_bench_job;
 
 typedef struct ek_bench_setup {

@@ -6,7 +6,7 @@
 
 enum { RUNS = 15, STEPS = 12, KILL = 6, FIRST_COUNTED = 3 };
 
-/* Milliseconds from the loss to the next commit, less the median of the steps before it. */
+/* Milliseconds from the kill to the next commit, less the median of the steps before it. */
 static ek_status measure(double *milliseconds)
 {
     static const char yaml[] = EK_BENCH_TINY "parallel: {dp: 2, tp: 4}\n"
@@ -33,7 +33,7 @@ ek_status ek_bench_recovery(void)
     double median = ek_bench_median(milliseconds, RUNS);
     ek_bench_median_interval(milliseconds, RUNS, &low, &high);
     printf("recovery: TP4+TP4, one rank killed in backward, the job goes on as TP4+TP3 (model of examples/tiny.yaml)\n"
-           "  from the loss to the next commit, less one ordinary step: median %.1f ms (95 %% interval %.1f to %.1f, "
+           "  from the kill to the next commit, less one ordinary step: median %.1f ms (95 %% interval %.1f to %.1f, "
            "least "
            "%.1f, most %.1f, %d runs)\n",
            median, low, high, milliseconds[0], milliseconds[RUNS - 1], RUNS);

@@ -56,6 +56,7 @@ typedef enum ek_status {
     EK_NO_MEMORY,   /* memory, or the engine's heap, is exhausted */
     EK_PEER_LOST,   /* a rank was lost: nothing of the current step is committed; recover */
     EK_UNIT_LOST,   /* no survivor holds a unit: go back to a checkpoint */
+    EK_NO_REPLICA,  /* no replica has as many ranks left as it needs */
     EK_FENCED,      /* this rank has been declared lost by the others: return from main */
     EK_CORRUPT,     /* copies that must be identical differ */
     EK_IO,          /* a file could not be read or written */
@@ -154,7 +155,7 @@ EK_API void ek_membership_destroy(ek_membership *membership);
  *  2. The drop order is cut to the deepest level that a replica which stays was at, then extended by lost roles
  *     of the deepest replica that stays (ties: the lowest replica), in ascending order.
  *  3. A survivor keeps its role if it still exists at its replica's level; the others take vacant roles in order.
- * Ranks in lost[] that are not in `old` are ignored. EK_UNIT_LOST if no replica stays. */
+ * Ranks in lost[] that are not in `old` are ignored. EK_NO_REPLICA if no replica stays. */
 EK_API ek_status ek_membership_lose(const ek_membership *old, const uint32_t *lost, uint32_t lost_count,
                                     ek_membership **next);
 
@@ -240,7 +241,8 @@ typedef enum ek_reduction { EK_SUM, EK_MAX } ek_reduction;
 /* buffer (count) on every member becomes the reduction of all. */
 EK_API ek_status ek_all_reduce(ek_group *group, float *buffer, size_t count, ek_reduction reduction,
                                ek_request *request);
-/* input (sum of counts[]), output (counts[index]): member i gets part i of the sum. counts[] is the same on all. */
+/* input (sum of counts[]), output (counts[index]), not overlapping: member i gets part i of the sum. counts[] is the
+ * same on all. */
 EK_API ek_status ek_reduce_scatter(ek_group *group, const float *input, float *output, const size_t *counts,
                                    ek_request *request);
 /* input (bytes[index]), output (sum of bytes[]): the parts in order. In place if input == its part of output. */
@@ -350,8 +352,9 @@ typedef struct ek_tensor {
  * role and sent to all ranks of its replica. Everything runs on the gradient lane. */
 typedef struct ek_sync ek_sync;
 
-/* For the calling rank. A rank without a role gets a sync that does nothing. Tags of groups on the gradient lane: all
- * taken. */
+/* For the calling rank. Like the groups in it, it lives until the next ek_agree (ek_recovery_begin calls it): after
+ * that it can only be destroyed. A rank without a role gets a sync that does nothing. Tags of groups on the gradient
+ * lane: all taken. */
 EK_API ek_status ek_sync_create(ek_sync **sync, ek_engine *engine, const ek_membership *membership,
                                 const ek_tensor *tensors, size_t tensor_count);
 /* Waits for what was started, so that the gradient buffer may go. */
@@ -396,8 +399,8 @@ typedef struct ek_recovery ek_recovery;
 typedef struct ek_state {
     uint32_t group; /* or EK_REPLICATED */
     size_t unit_bytes;
-    void *old_data; /* only read; NULL where the rank had no role */
-    void *new_data; /* NULL where the rank gets no role */
+    const void *old_data; /* NULL where the rank had no role */
+    void *new_data;       /* NULL where the rank gets no role */
 } ek_state;
 
 EK_API ek_status ek_recovery_begin(ek_recovery **recovery, ek_engine *engine, const ek_membership *membership);

@@ -49,6 +49,8 @@ const char *ek_status_text(ek_status status)
         return "a rank was lost";
     case EK_UNIT_LOST:
         return "no survivor holds a unit";
+    case EK_NO_REPLICA:
+        return "no replica is left";
     case EK_FENCED:
         return "this rank was declared lost";
     case EK_CORRUPT:

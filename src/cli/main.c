@@ -56,7 +56,7 @@ static int run(int argc, char **argv)
 int main(int argc, char **argv)
 {
     int status = run(argc, argv);
-    if (fflush(stdout) != 0 && status == EK_EXIT_DONE) {
+    if ((fflush(stdout) != 0 || ferror(stdout)) && status == EK_EXIT_DONE) {
         perror("evenkeel: standard output cannot be written");
         return EK_EXIT_FAILED;
     }

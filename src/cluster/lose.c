@@ -147,7 +147,7 @@ static ek_status settle(struct failure *failure)
         if (too_small == EK_NONE) {
             uint32_t deepest = find_deepest(failure);
             if (deepest == EK_NONE)
-                return ek_fail(EK_UNIT_LOST, "no replica stays: none has as many ranks left as a replica must have");
+                return ek_fail(EK_NO_REPLICA, "no replica stays: none has as many ranks left as a replica must have");
             EK_TRY(settle_drop_order(failure, deepest));
             for (uint32_t level = 0; level <= failure->next->sync_level; level++)
                 failure->allowed[base_degree - level] = membership_fits(failure->next, level);

@@ -81,7 +81,8 @@ ek_status heap_alloc(struct heap *heap, size_t bytes, void **memory)
         pthread_mutex_unlock(&heap->mutex);
     }
     if (!taken)
-        return ek_fail(EK_NO_MEMORY, "the engine's heap of %zu bytes has no room for %zu more: raise heap_bytes",
+        return ek_fail(EK_NO_MEMORY,
+                       "the engine's heap of %zu bytes has no room for %zu more: raise the engine's heap_bytes",
                        heap->bytes, bytes);
     *memory = taken;
     return EK_OK;

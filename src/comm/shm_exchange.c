@@ -234,8 +234,10 @@ ek_status shm_exchange(struct shm_lane *lane, const struct ek_operation *operati
     exchange.sends = calloc(2 * (size_t)ranks, sizeof *exchange.sends);
     exchange.sorted_sends =
         malloc((operation->send_count + operation->receive_count + 1) * sizeof *exchange.sorted_sends);
-    ek_status status = ek_fail(EK_NO_MEMORY, "ek_exchange: out of memory");
-    if (exchange.sends && exchange.sorted_sends) {
+    ek_status status = EK_NO_MEMORY;
+    if (!exchange.sends || !exchange.sorted_sends) {
+        ek_fail(status, "ek_exchange: out of memory");
+    } else {
         exchange.receives = exchange.sends + ranks;
         exchange.sorted_receives = exchange.sorted_sends + operation->send_count;
         status = run(&exchange, operation);

@@ -44,7 +44,8 @@ static ek_status make_plan(struct plan *plan, const ek_launch_options *options)
     plan->channels = plan->blocks + plan->block_count * sizeof(struct shm_block);
     plan->heaps = round_up(plan->channels + EK_LANES * ranks * ranks * sizeof(struct shm_channel), page);
     if (heap_bytes > (SIZE_MAX / 2 - plan->heaps) / ranks - page)
-        return ek_fail(EK_INVALID, "ek_launch: heaps of %zu bytes for %zu ranks: lower heap_bytes", heap_bytes, ranks);
+        return ek_fail(EK_INVALID, "ek_launch: heaps of %zu bytes for %zu ranks: lower the engine's heap_bytes",
+                       heap_bytes, ranks);
     plan->heap_bytes = round_up(heap_bytes, page);
     plan->end = plan->heaps + ranks * plan->heap_bytes;
     return EK_OK;
@@ -64,7 +65,8 @@ ek_status shm_job_create(struct shm_job **created, const ek_launch_options *opti
         mmap(NULL, plan.end, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED)
         return ek_fail(errno == ENOMEM ? EK_NO_MEMORY : EK_SYSTEM,
-                       "cannot map %zu bytes of shared address space (%u heaps of %zu bytes): %s; lower heap_bytes, or "
+                       "cannot map %zu bytes of shared address space (%u heaps of %zu bytes): %s; lower the engine's "
+                       "heap_bytes, or "
                        "raise the address space limit (ulimit -v) or vm.overcommit_memory",
                        plan.end, options->ranks, plan.heap_bytes, strerror(errno));
     struct shm_job *job = (struct shm_job *)base;

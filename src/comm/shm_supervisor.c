@@ -150,15 +150,18 @@ static void abort_vote(struct shm_job *job)
     } while (!atomic_compare_exchange_weak(&job->vote, &word, shm_vote_pack(vote)));
 }
 
-/* A rank that is done votes no more. It has not voted for the open step: a vote lasts until the step is decided. */
+/* A rank that is done votes no more. It has not voted for the open step, since a vote lasts until the step is decided.
+ * An aborted step stays as it is: the next agreement counts the voters anew. */
 static void leave_vote(struct shm_job *job)
 {
     uint64_t word = atomic_load(&job->vote);
     struct shm_vote_word vote;
     do {
         vote = shm_vote_unpack(word);
+        if (vote.aborted)
+            return;
         vote.voters--;
-        if (--vote.missing == 0 && !vote.aborted && vote.voters > 0) {
+        if (--vote.missing == 0 && vote.voters > 0) {
             vote.step++;
             vote.missing = vote.voters;
         }
@@ -280,7 +283,8 @@ static void try_agreement(struct supervisor *supervisor)
     agreement->committed_step = vote.step - 1;
     vote = (struct shm_vote_word){.step = vote.step, .voters = supervisor->live, .missing = supervisor->live};
     atomic_store(&job->vote, shm_vote_pack(vote));
-    madvise(job->blocks, job->wiped_bytes, MADV_REMOVE); /* reads as zeros from now on */
+    if (madvise(job->blocks, job->wiped_bytes, MADV_REMOVE) != 0)
+        memset(job->blocks, 0, job->wiped_bytes);
     atomic_store(&job->loss, 0);
     atomic_store(&job->epoch, epoch + 1);
     futex_wake_all(&job->epoch);
@@ -363,8 +367,10 @@ static ek_status launch_on(struct shm_job *job, const ek_launch_options *options
         .options = options, .job = job, .event_fd = -1, .signal_fd = -1, .report_fds = {-1, -1}};
     supervisor.workers = calloc(job->ranks, sizeof *supervisor.workers);
     supervisor.polled = calloc(job->ranks + 3, sizeof *supervisor.polled);
-    ek_status status = ek_fail(EK_NO_MEMORY, "ek_launch: out of memory");
-    if (supervisor.workers && supervisor.polled) {
+    ek_status status = EK_NO_MEMORY;
+    if (!supervisor.workers || !supervisor.polled) {
+        ek_fail(status, "ek_launch: out of memory");
+    } else {
         for (uint32_t rank = 0; rank < job->ranks; rank++)
             supervisor.workers[rank].pidfd = -1;
         supervisor.tick_ns = (uint64_t)(options->timeout_seconds * 1e9 / TICKS_PER_TIMEOUT);

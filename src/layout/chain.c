@@ -126,6 +126,23 @@ static ek_status build_lists(ek_chain *chain)
     return EK_OK;
 }
 
+static uint32_t common_divisor(uint32_t a, uint32_t b)
+{
+    return b ? common_divisor(b, a % b) : a;
+}
+
+/* How far apart the orders of ties of two successive unit groups begin: about 0.38 of the circle (the golden section),
+ * so that the first few are far from each other, and coprime to the degree, so that none repeats before all roles have
+ * been first. */
+static uint32_t tie_stride(uint32_t base_degree)
+{
+    uint32_t stride = (uint32_t)(0.382 * base_degree + 0.5);
+    stride = stride ? stride : 1;
+    while (common_divisor(stride, base_degree) != 1)
+        stride++;
+    return stride;
+}
+
 ek_status ek_chain_create(ek_chain **chain, uint32_t units, uint32_t base_degree, const uint32_t *drop_order,
                           uint32_t levels, uint32_t ties)
 {
@@ -136,8 +153,7 @@ ek_status ek_chain_create(ek_chain **chain, uint32_t units, uint32_t base_degree
     created->units = units;
     created->base_degree = base_degree;
     created->levels = levels;
-    /* Multiples of the golden ratio: the first few unit groups start far from each other. */
-    created->first_in_ties = (uint32_t)((uint64_t)(ties * 2654435769u) * base_degree >> 32);
+    created->first_in_ties = (uint32_t)((uint64_t)ties % base_degree * tie_stride(base_degree) % base_degree);
 
     ek_status status = build_counts(created, drop_order);
     if (status == EK_OK)

@@ -25,9 +25,10 @@ static size_t hashes_of_rank(const ek_membership *membership, uint32_t rank, con
     return hashes;
 }
 
-static void hash_state(const ek_membership *membership, uint32_t rank, const ek_store *store, const ek_tensor *tensors,
-                       size_t tensor_count, uint64_t *hashes)
+static void hash_state(ek_engine *engine, uint64_t note, const ek_membership *membership, const ek_store *store,
+                       const ek_tensor *tensors, size_t tensor_count, uint64_t *hashes)
 {
+    uint32_t rank = ek_engine_rank(engine);
     for (size_t t = 0; t < tensor_count; t++) {
         uint32_t count;
         units_of(membership, rank, &tensors[t], &count);
@@ -38,6 +39,7 @@ static void hash_state(const ek_membership *membership, uint32_t rank, const ek_
                                tensors[t].unit_elements * sizeof(float), hash);
             *hashes++ = hash;
         }
+        ek_beat(engine, note);
     }
 }
 
@@ -77,7 +79,8 @@ static size_t units_of_all_tensors(const ek_membership *membership, const ek_ten
 }
 
 ek_status ek_compare_state(ek_group *group, const uint32_t *ranks, const ek_membership *membership,
-                           const ek_store *store, const ek_tensor *tensors, size_t tensor_count, ek_engine *engine)
+                           const ek_store *store, const ek_tensor *tensors, size_t tensor_count, ek_engine *engine,
+                           uint64_t note)
 {
     uint32_t members = ek_group_size(group), rank = ek_engine_rank(engine);
     size_t total = 0, mine = 0;
@@ -94,7 +97,7 @@ ek_status ek_compare_state(ek_group *group, const uint32_t *ranks, const ek_memb
         status = ek_engine_alloc(engine, total * sizeof(uint64_t), &memory);
     uint64_t *hashes = memory;
     if (status == EK_OK) {
-        hash_state(membership, rank, store, tensors, tensor_count, hashes + mine);
+        hash_state(engine, note, membership, store, tensors, tensor_count, hashes + mine);
         status = ek_all_gather(group, hashes + mine, hashes, bytes, NULL);
     }
     for (uint32_t i = 0; i < members && status == EK_OK; i++) {

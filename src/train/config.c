@@ -88,6 +88,9 @@ static const ek_field fields[] = {
      .help = "shm: the ranks are processes of this machine and share memory"},
     {"engine.timeout_seconds", REAL(engine.timeout_seconds, 0, 86400), .otherwise = "10",
      .help = "a rank without progress for so long is killed and lost; 0: never"},
+    {"engine.heap_bytes", WHOLE(engine.heap_bytes, 0, (uint64_t)1 << 50), .otherwise = "0",
+     .help = "memory of a rank for weights, optimizer state and gradients, as address space that is taken when it is "
+             "used; a replica whose ranks' shares would not fit is retired; 0: half of the machine's memory"},
     {"engine.threads", .kind = EK_FIELD_BOOLEAN, PLACE(engine.threads), .otherwise = "false",
      .help = "ranks are threads of one process, for ThreadSanitizer"},
 };

@@ -41,6 +41,7 @@ typedef struct ek_config {
     struct {
         char *name;
         double timeout_seconds;
+        uint64_t heap_bytes;          /* of a rank; 0: half of the machine's memory */
         bool threads;                 /* ranks as threads of one process */
         double link_bytes_per_second; /* --emulate-link; 0: none */
         double link_latency_seconds;

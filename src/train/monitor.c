@@ -29,6 +29,7 @@ struct ek_monitor {
     ek_membership *membership;
     uint32_t *lost; /* [ranks] since launch, in the order in which they were lost */
     uint32_t lost_count, absent_at_start;
+    double *injected;               /* [ranks] when a rank said that it would kill or stop itself; 0: it did not */
     double launched, first_noticed; /* first_noticed: of the losses that no recovery has dealt with; 0: none */
 
     bool gathering_step;
@@ -201,9 +202,12 @@ ek_status ek_monitor_lost(void *user, const ek_loss *loss)
     char line[384];
     snprintf(line, sizeof line, "step %llu: %s in %s", (unsigned long long)step, text, phase);
     show_event(monitor, line);
-    return write_line(monitor, json_pack("{s:s, s:I, s:i, s:i, s:s, s:s, s:f}", "event", "failure", "step",
-                                         (json_int_t)step, "replica", (int)replica, "slot", (int)slot, "phase", phase,
-                                         "cause", cause, "at", now - monitor->launched));
+    json_t *event =
+        json_pack("{s:s, s:I, s:i, s:i, s:s, s:s, s:f}", "event", "failure", "step", (json_int_t)step, "replica",
+                  (int)replica, "slot", (int)slot, "phase", phase, "cause", cause, "at", now - monitor->launched);
+    if (monitor->injected[loss->rank] > 0.0)
+        json_object_set_new(event, "injected_at", json_real(monitor->injected[loss->rank] - monitor->launched));
+    return write_line(monitor, event);
 }
 
 /* One event for each replica whose degree the recovery changed. */
@@ -281,6 +285,10 @@ ek_status ek_monitor_report(void *user, uint32_t rank, const void *data, size_t 
     memcpy(&record, data, bytes < sizeof record ? bytes : sizeof record);
     if (record.kind == EK_RECORD_RECOVERED)
         return gather_recovery(monitor, rank, &record.recovery);
+    if (record.kind == EK_RECORD_FAULT) {
+        monitor->injected[rank] = record.fault.injected;
+        return EK_OK;
+    }
     if (record.step.step <=
         monitor->committed_steps) /* closed early, since a rank that reported it was lost meanwhile */
         return EK_OK;
@@ -301,11 +309,12 @@ ek_status ek_monitor_create(ek_monitor **out, const ek_run *run)
     monitor->quiet = run->options->quiet;
     monitor->terminal = isatty(STDOUT_FILENO);
     monitor->lost = calloc(ek_membership_ranks(run->membership), sizeof *monitor->lost);
+    monitor->injected = calloc(ek_membership_ranks(run->membership), sizeof *monitor->injected);
     monitor->replicas = calloc(run->config->parallel.dp, sizeof *monitor->replicas);
     monitor->replica_bytes = calloc(run->config->parallel.dp, sizeof *monitor->replica_bytes);
     monitor->absent_at_start = ek_absent_ranks(run->membership);
     ek_status status = ek_membership_lose(run->membership, NULL, 0, &monitor->membership);
-    if (status == EK_OK && (!monitor->lost || !monitor->replicas || !monitor->replica_bytes))
+    if (status == EK_OK && (!monitor->lost || !monitor->injected || !monitor->replicas || !monitor->replica_bytes))
         status = ek_fail(EK_NO_MEMORY, "out of memory for metrics");
     if (status == EK_OK && path && !(monitor->metrics = fopen(path, "we")))
         status = ek_fail(EK_IO, "--metrics %s: %s; name a file that can be written", path, strerror(errno));
@@ -327,6 +336,7 @@ void ek_monitor_destroy(ek_monitor *monitor)
     ek_table_clear(&monitor->table);
     ek_membership_destroy(monitor->membership);
     free(monitor->lost);
+    free(monitor->injected);
     free(monitor->replicas);
     free(monitor->replica_bytes);
     free(monitor);

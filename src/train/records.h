@@ -6,7 +6,7 @@
 
 #include <evenkeel.h>
 
-typedef enum ek_record_kind { EK_RECORD_STEP, EK_RECORD_RECOVERED } ek_record_kind;
+typedef enum ek_record_kind { EK_RECORD_STEP, EK_RECORD_RECOVERED, EK_RECORD_FAULT } ek_record_kind;
 
 typedef struct ek_step_record {
     ek_record_kind kind;
@@ -28,10 +28,17 @@ typedef struct ek_recovery_record {
     uint32_t redone_steps; /* 1 if this rank had begun the step that is redone */
 } ek_recovery_record;
 
+/* The last words of a rank that kills or stops itself because the user asked for it. */
+typedef struct ek_fault_record {
+    ek_record_kind kind;
+    double injected; /* monotonic seconds */
+} ek_fault_record;
+
 typedef union ek_record {
     ek_record_kind kind;
     ek_step_record step;
     ek_recovery_record recovery;
+    ek_fault_record fault;
 } ek_record;
 
 /* Where a rank is, as it tells it with every ek_beat: the step it works on and the phase of it. */

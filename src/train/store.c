@@ -54,8 +54,8 @@ void ek_store_destroy(ek_store *store, ek_engine *engine)
     *store = (ek_store){0};
 }
 
-void ek_store_init(ek_store *store, const ek_membership *membership, uint32_t rank, const ek_model_config *config,
-                   uint64_t seed, const ek_tensor *tensors, size_t tensor_count)
+void ek_store_init(ek_store *store, ek_engine *engine, uint64_t note, const ek_membership *membership,
+                   const ek_model_config *config, uint64_t seed, const ek_tensor *tensors, size_t tensor_count)
 {
     if (!store->memory)
         return;
@@ -66,9 +66,11 @@ void ek_store_init(ek_store *store, const ek_membership *membership, uint32_t ra
             continue;
         }
         uint32_t count;
-        const uint32_t *units = ek_membership_units(membership, rank, tensors[t].group, &count);
-        for (uint32_t i = 0; i < count; i++)
+        const uint32_t *units = ek_membership_units(membership, ek_engine_rank(engine), tensors[t].group, &count);
+        for (uint32_t i = 0; i < count; i++) {
             ek_model_init(config, seed, t, units[i], weights + i * tensors[t].unit_elements);
+            ek_beat(engine, note);
+        }
     }
 }
 

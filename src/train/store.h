@@ -18,9 +18,9 @@ ek_status ek_store_create(ek_store *store, ek_engine *engine, const ek_membershi
                           size_t tensor_count);
 void ek_store_destroy(ek_store *store, ek_engine *engine);
 
-/* Initial weights, from the seed and each unit's number alone. */
-void ek_store_init(ek_store *store, const ek_membership *membership, uint32_t rank, const ek_model_config *config,
-                   uint64_t seed, const ek_tensor *tensors, size_t tensor_count);
+/* Initial weights, from the seed and each unit's number alone. Beats with `note`. */
+void ek_store_init(ek_store *store, ek_engine *engine, uint64_t note, const ek_membership *membership,
+                   const ek_model_config *config, uint64_t seed, const ek_tensor *tensors, size_t tensor_count);
 
 /* What recovery moves: states[EK_PLANES * tensor_count], from `old` to `next`. */
 void ek_store_states(const ek_store *old, const ek_store *next, const ek_tensor *tensors, size_t tensor_count,

@@ -35,6 +35,9 @@ static ek_status make_membership(ek_run *run)
                   .groups = groups,
                   .group_count = EK_MODEL_GROUPS};
     measure_units(run, groups, &job.replicated_bytes);
+    /* In a recovery the old state and the new one, each of EK_PLANES floats a weight, lie beside each other; gradients
+     * are one more. */
+    job.rank_bytes = config->engine.heap_bytes / (2 * EK_PLANES + 1) * EK_PLANES;
     ek_membership *whole;
     EK_TRY(ek_membership_create(&whole, &job));
     uint32_t *absent = calloc((size_t)dp * tp, sizeof *absent), count = 0;
@@ -64,6 +67,7 @@ static ek_status launch(ek_run *run)
         .absent = absent,
         .threads = config->engine.threads,
         .timeout_seconds = config->engine.timeout_seconds,
+        .heap_bytes = config->engine.heap_bytes,
         .link_bytes_per_second = config->engine.link_bytes_per_second,
         .link_latency_seconds = config->engine.link_latency_seconds,
         .main = ek_worker_main,

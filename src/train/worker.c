@@ -62,6 +62,14 @@ static void beat(ek_worker *worker, ek_phase phase)
     ek_beat(worker->engine, ek_note(current_step(worker), phase));
 }
 
+/* Tells when, so that recovery can be timed from the fault itself. */
+static ek_status inject(ek_worker *worker, bool hang)
+{
+    ek_fault_record record = {.kind = EK_RECORD_FAULT, .injected = ek_wall_seconds()};
+    EK_TRY(ek_report(worker->engine, &record, sizeof record));
+    return ek_inject(worker->engine, hang ? EK_FAULT_HANG : EK_FAULT_KILL);
+}
+
 /* Kills or stops this rank if the user asked for it here. */
 static ek_status fault_point(ek_worker *worker, ek_phase phase)
 {
@@ -71,7 +79,7 @@ static ek_status fault_point(ek_worker *worker, ek_phase phase)
         bool due =
             phase == EK_PHASE_RECOVERY ? current_step(worker) >= fault->step : current_step(worker) == fault->step;
         if (due && fault->phase == phase && fault->replica * worker->config->parallel.tp + fault->slot == worker->rank)
-            return ek_inject(worker->engine, fault->hang ? EK_FAULT_HANG : EK_FAULT_KILL);
+            return inject(worker, fault->hang);
     }
     return EK_OK;
 }
@@ -237,6 +245,7 @@ static ek_status update(ek_worker *worker, double norm)
                         worker->store.planes[EK_PLANE_WEIGHTS][t], worker->gradient_of[t],
                         worker->store.planes[EK_PLANE_FIRST_MOMENT][t], worker->store.planes[EK_PLANE_SECOND_MOMENT][t],
                         worker->store.elements[t]);
+        beat(worker, EK_PHASE_OPTIMIZER);
         if (t == 0)
             EK_TRY(fault_point(worker, EK_PHASE_OPTIMIZER));
     }
@@ -290,8 +299,9 @@ static ek_status compare(ek_worker *worker)
     uint64_t every = worker->config->train.compare_every;
     if (!every || worker->committed % every || !worker->placed)
         return EK_OK;
-    ek_status status = ek_compare_state(worker->all, worker->all_ranks, worker->membership, &worker->store,
-                                        worker->run->tensors, worker->run->tensor_count, worker->engine);
+    ek_status status =
+        ek_compare_state(worker->all, worker->all_ranks, worker->membership, &worker->store, worker->run->tensors,
+                         worker->run->tensor_count, worker->engine, ek_note(worker->committed, EK_PHASE_OPTIMIZER));
     return status == EK_CORRUPT ? ek_fail_prefix(status, "after step %llu: ", (unsigned long long)worker->committed)
                                 : status;
 }
@@ -376,8 +386,8 @@ static ek_status begin(ek_worker *worker)
         return ek_fail(EK_NO_MEMORY, "out of memory for the token buffer");
     EK_TRY(ek_membership_lose(run->membership, NULL, 0, &worker->membership)); /* a copy of its own */
     EK_TRY(ek_store_create(&worker->store, worker->engine, worker->membership, run->tensors, run->tensor_count));
-    ek_store_init(&worker->store, worker->membership, worker->rank, &config->model, config->train.seed, run->tensors,
-                  run->tensor_count);
+    ek_store_init(&worker->store, worker->engine, ek_note(1, EK_PHASE_FORWARD), worker->membership, &config->model,
+                  config->train.seed, run->tensors, run->tensor_count);
     return attach(worker);
 }
 

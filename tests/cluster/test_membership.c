@@ -206,7 +206,7 @@ static void random_histories(void **state)
                 uint32_t count = history_draw_lost(&random, membership, 1 + history_draw(&random, 3), lost);
                 ek_status status = ek_membership_lose(membership, lost, count, &next);
                 if (status != EK_OK) {
-                    assert_int_equal(status, EK_UNIT_LOST);
+                    assert_int_equal(status, EK_NO_REPLICA);
                     break;
                 }
                 losses++;
@@ -386,7 +386,7 @@ static void nobody_stays(void **state)
 {
     (void)state;
     ek_membership *membership = create(2, 2, 2, 0), *next = NULL;
-    assert_int_equal(ek_membership_lose(membership, (uint32_t[]){0, 3}, 2, &next), EK_UNIT_LOST);
+    assert_int_equal(ek_membership_lose(membership, (uint32_t[]){0, 3}, 2, &next), EK_NO_REPLICA);
     assert_null(next);
     ek_membership_destroy(membership);
 }

@@ -214,7 +214,7 @@ static const struct {
      "name, "
      "timeout_seconds, threads"},
     {LEAST "engine: {\"a\\nb\": 1}\n", NULL,
-     "c.yaml:6: unknown key \"engine.a?b\"; engine has name, timeout_seconds, threads"},
+     "c.yaml:6: unknown key \"engine.a?b\"; engine has name, timeout_seconds, heap_bytes, threads"},
     {LEAST "engine: {\"name\\0\": shm}\n", NULL, "c.yaml:6: found \"name?\" in quotes where a key is needed"},
     {LEAST "engine: {[name]: shm}\n", NULL, "c.yaml:6: found a list where a key is needed"},
     {LEAST "engine: {name: shm,\n  name: shm}\n", NULL, "c.yaml:7: engine.name is given twice; first on line 6"},

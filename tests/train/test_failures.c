@@ -142,6 +142,22 @@ static void test_retired_replica_serves_as_spares(void **state)
           3, "4 0 4", "4 0 4");
 }
 
+/* A rank's share of TP3 does not fit into its memory: the replica is retired, as below min_tp. */
+static void test_memory_retires_a_replica(void **state)
+{
+    (void)state;
+    check(&(training_spec){.base = "small",
+                           .set = {"engine.heap_bytes=1050000"},
+                           .faults = {{.step = 6, .replica = 1, .slot = 0, .phase = EK_PHASE_BACKWARD}},
+                           .fault_count = 1},
+          1, "4 0", "8 0");
+    check(&(training_spec){.base = "small",
+                           .set = {"engine.heap_bytes=1500000"},
+                           .faults = {{.step = 6, .replica = 1, .slot = 0, .phase = EK_PHASE_BACKWARD}},
+                           .fault_count = 1},
+          1, "4 3", "4 4");
+}
+
 static void test_second_kill_during_recovery(void **state)
 {
     (void)state;
@@ -229,6 +245,7 @@ int main(void)
         cmocka_unit_test(test_rank_0),
         cmocka_unit_test(test_a_whole_replica),
         cmocka_unit_test(test_retired_replica_serves_as_spares),
+        cmocka_unit_test(test_memory_retires_a_replica),
         cmocka_unit_test(test_second_kill_during_recovery),
         cmocka_unit_test(test_hang),
         cmocka_unit_test(test_failures_one_after_the_other),

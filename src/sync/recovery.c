@@ -1,8 +1,8 @@
 /* Recovery in place: ek_recovery of evenkeel.h, where the protocol stands. What it rests on (docs/recovery.md):
  *
  *   - ek_agree gives every survivor the same answer, and completes when all that are alive have come;
- *   - begin and end are one ek_agree each, and every survivor passes both, whatever happened between them, so that
- *     the agreements of different ranks never mix up;
+ *   - begin and end are one ek_agree each, and every survivor that begins also ends, whatever happened in between, so
+ *     that the agreements of different ranks never mix up. (A rank whose begin fails leaves main, which ends the job.)
  *   - ek_membership_lose and ek_membership_moves are pure: equal input, equal plan, on every rank;
  *   - between begin and end old stores are only read, new stores only written. */
 #include <stdlib.h>
@@ -79,6 +79,16 @@ bool ek_recovery_keeps(const ek_recovery *recovery)
     return true;
 }
 
+/* A send only reads its data, but a message has one pointer for both directions. */
+static void *sendable(const void *data)
+{
+    union {
+        const void *read;
+        void *sent;
+    } pointer = {.read = data};
+    return pointer.sent;
+}
+
 static char *at(void *data, uint64_t unit, size_t unit_bytes)
 {
     return (char *)data + unit * unit_bytes;
@@ -119,8 +129,8 @@ static void plan_messages(const ek_recovery *recovery, uint32_t rank, const ek_s
             continue;
         size_t bytes = move->count * state->unit_bytes;
         if (move->source == rank) /* a send does not write to its data */
-            sends[(*send_count)++] =
-                (ek_message){move->destination, at(state->old_data, move->source_first, state->unit_bytes), bytes};
+            sends[(*send_count)++] = (ek_message){
+                move->destination, at(sendable(state->old_data), move->source_first, state->unit_bytes), bytes};
         if (move->destination == rank)
             receives[(*receive_count)++] =
                 (ek_message){move->source, at(state->new_data, move->destination_first, state->unit_bytes), bytes};
