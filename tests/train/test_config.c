@@ -212,7 +212,7 @@ static const struct {
      NULL,
      "c.yaml:6: unknown key \"engine.aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa...\"; engine has "
      "name, "
-     "timeout_seconds, threads"},
+     "timeout_seconds, heap_bytes, threads"},
     {LEAST "engine: {\"a\\nb\": 1}\n", NULL,
      "c.yaml:6: unknown key \"engine.a?b\"; engine has name, timeout_seconds, heap_bytes, threads"},
     {LEAST "engine: {\"name\\0\": shm}\n", NULL, "c.yaml:6: found \"name?\" in quotes where a key is needed"},
@@ -220,10 +220,11 @@ static const struct {
     {LEAST "engine: {name: shm,\n  name: shm}\n", NULL, "c.yaml:7: engine.name is given twice; first on line 6"},
     {LEAST "train: {seed: 3}\n", NULL, "c.yaml:6: train is given twice; first on line 5"},
     {LEAST "engine: shm\n", NULL,
-     "c.yaml:6: engine: found \"shm\"; a mapping of name, timeout_seconds, threads is needed"},
-    {LEAST "engine:\n", NULL, "c.yaml:6: engine: found nothing; a mapping of name, timeout_seconds, threads is needed"},
+     "c.yaml:6: engine: found \"shm\"; a mapping of name, timeout_seconds, heap_bytes, threads is needed"},
+    {LEAST "engine:\n", NULL,
+     "c.yaml:6: engine: found nothing; a mapping of name, timeout_seconds, heap_bytes, threads is needed"},
     {LEAST "engine: [1]\n", NULL,
-     "c.yaml:6: engine: found a list; a mapping of name, timeout_seconds, threads is needed"},
+     "c.yaml:6: engine: found a list; a mapping of name, timeout_seconds, heap_bytes, threads is needed"},
     {MODEL DATA "parallel: {tp: 4}\n" BATCH TRAIN, NULL,
      "c.yaml: parallel.dp is missing (data-parallel replicas); a whole number from 1 to 256 is needed"},
     {MODEL PARALLEL BATCH TRAIN, NULL,
