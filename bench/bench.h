@@ -9,12 +9,10 @@
  * bench/run holds them against PyTorch. */
 ek_status ek_bench_speed(void);
 
-/* Time from the kill of a rank to the next committed step, less one ordinary step, for the model of examples/tiny.yaml.
- */
+/* Time from the kill of a rank to the next commit, less one ordinary step, for the model of examples/tiny.yaml. */
 ek_status ek_bench_recovery(void);
 
-/* What a reduced peer costs a healthy replica: compute-thread CPU time per step of TP2 beside TP1, against TP2 beside
- * TP2. */
+/* What a reduced peer costs a healthy replica: compute-thread CPU time per step of TP2 beside TP1 and beside TP2. */
 ek_status ek_bench_overhead(void);
 
 #endif

@@ -33,9 +33,8 @@ ek_status ek_bench_recovery(void)
     double median = ek_bench_median(milliseconds, RUNS);
     ek_bench_median_interval(milliseconds, RUNS, &low, &high);
     printf("recovery: TP4+TP4, one rank killed in backward, the job goes on as TP4+TP3 (model of examples/tiny.yaml)\n"
-           "  from the kill to the next commit, less one ordinary step: median %.1f ms (95 %% interval %.1f to %.1f, "
-           "least "
-           "%.1f, most %.1f, %d runs)\n",
+           "  from the kill to the next commit, less one ordinary step:\n"
+           "  median %.1f ms (95 %% interval %.1f to %.1f, least %.1f, most %.1f, %d runs)\n",
            median, low, high, milliseconds[0], milliseconds[RUNS - 1], RUNS);
     return EK_OK;
 }

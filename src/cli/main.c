@@ -57,7 +57,7 @@ int main(int argc, char **argv)
 {
     int status = run(argc, argv);
     if ((fflush(stdout) != 0 || ferror(stdout)) && status == EK_EXIT_DONE) {
-        perror("evenkeel: standard output cannot be written");
+        fprintf(stderr, "evenkeel: standard output cannot be written\n");
         return EK_EXIT_FAILED;
     }
     return status;

@@ -167,8 +167,7 @@ struct shm_lane {
     ek_lane id;
 
     /* of whichever thread runs an operation; only one does */
-    bool beats;      /* the compute thread does */
-    unsigned parity; /* which descriptor, slot and offsets the next collective uses */
+    bool beats; /* the compute thread does */
     struct shm_guard guards[2];
     void *slots[2]; /* [SHM_SLOT_BYTES] in the heap */
     uint64_t *offsets[2];

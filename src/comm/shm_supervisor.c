@@ -116,8 +116,7 @@ static void deliver_reports(struct supervisor *supervisor)
 
 /* -------------------------------------------------------------------------------------- losses and ends */
 
-/* Makes every word that a rank may sleep on change, and wakes the sleepers. job->loss is set: who sleeps later looks.
- */
+/* Makes every word that a rank may sleep on change, and wakes the sleepers. Who sleeps later finds job->loss set. */
 static void disturb_sleepers(struct shm_job *job)
 {
     for (uint64_t i = 0; i < job->block_count; i++) {

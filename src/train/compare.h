@@ -1,5 +1,4 @@
-/* Comparing what must be identical: each unit's weights and moments across replicas, replicated tensors on all ranks.
- */
+/* Comparing what must be identical: the units of all replicas, and replicated tensors on all ranks. */
 #ifndef EK_TRAIN_COMPARE_H
 #define EK_TRAIN_COMPARE_H
 

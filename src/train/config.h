@@ -1,7 +1,9 @@
 /* The configuration of a training run: one YAML file and --set overrides. docs/configuration.md documents every key.
  *
  * A refused configuration is EK_INVALID with one line of text that names the place, the key, what was found and what is
- * allowed: examples/tiny.yaml:5: parallel.tp: found "four"; a whole number from 1 to 1024 is needed
+ * allowed, as in:
+ *
+ *     examples/tiny.yaml:5: parallel.tp: found "four"; a whole number from 1 to 1024 is needed
  *     --set parallel.tp=four: parallel.tp: found "four"; …
  *     examples/tiny.yaml:7: unknown key "optimizer.learning_rate"; optimizer has lr, min_lr, warmup_steps, … */
 #ifndef EK_TRAIN_CONFIG_H

@@ -299,6 +299,17 @@ ek_status ek_monitor_report(void *user, uint32_t rank, const void *data, size_t 
     return gather_step(monitor, rank, &record.step);
 }
 
+static void show_job(const ek_monitor *monitor)
+{
+    const ek_config *config = monitor->run->config;
+    char replicas[128];
+    describe_replicas(monitor->membership, replicas, sizeof replicas);
+    printf("training %.1f M parameters on %s: %llu steps of %u samples, %llu tokens\n",
+           1e-6 * (double)ek_model_parameters(&config->model), replicas, (unsigned long long)config->train.steps,
+           config->batch.global, (unsigned long long)config->batch.global * config->model.sequence);
+    fflush(stdout);
+}
+
 ek_status ek_monitor_create(ek_monitor **out, const ek_run *run)
 {
     ek_monitor *monitor = calloc(1, sizeof *monitor);
@@ -323,6 +334,8 @@ ek_status ek_monitor_create(ek_monitor **out, const ek_run *run)
         return status;
     }
     monitor->launched = ek_wall_seconds();
+    if (!monitor->quiet)
+        show_job(monitor);
     *out = monitor;
     return EK_OK;
 }
@@ -363,9 +376,12 @@ ek_status ek_monitor_finish(ek_monitor *monitor, ek_status status)
     if (!monitor->quiet) {
         show_event(monitor, "");
         ek_table_print(&monitor->table, stdout);
-        printf("%llu %s committed in %.1f s, last loss %.6f, goodput %.1f %% (time spent on committed steps)\n",
-               (unsigned long long)monitor->committed_steps, plural(monitor->committed_steps, "step", "steps"), wall,
-               monitor->last_loss, 100.0 * goodput);
+        if (monitor->committed_steps)
+            printf("%llu %s committed in %.1f s, last loss %.6f, goodput %.1f %% (time spent on committed steps)\n",
+                   (unsigned long long)monitor->committed_steps, plural(monitor->committed_steps, "step", "steps"),
+                   wall, monitor->last_loss, 100.0 * goodput);
+        else
+            printf("no step committed in %.1f s\n", wall);
         fflush(stdout);
     }
     if (status != EK_OK) /* the text of what went wrong first is the one to keep */

@@ -22,8 +22,7 @@ static void measure_units(const ek_run *run, ek_unit_group groups[EK_MODEL_GROUP
     }
 }
 
-/* The membership at the start: whole replicas, or, with parallel.degrees, as if the highest slots of each had failed.
- */
+/* The membership at the start: whole replicas, or with parallel.degrees as if the highest slots of each had failed. */
 static ek_status make_membership(ek_run *run)
 {
     const ek_config *config = run->config;
@@ -39,7 +38,10 @@ static ek_status make_membership(ek_run *run)
      * are one more. */
     job.rank_bytes = config->engine.heap_bytes / (2 * EK_PLANES + 1) * EK_PLANES;
     ek_membership *whole;
-    EK_TRY(ek_membership_create(&whole, &job));
+    ek_status created = ek_membership_create(&whole, &job);
+    if (created != EK_OK) /* units were checked with the configuration: what is left is the memory */
+        return ek_fail_prefix(created,
+                              "engine.heap_bytes: found %llu: ", (unsigned long long)config->engine.heap_bytes);
     uint32_t *absent = calloc((size_t)dp * tp, sizeof *absent), count = 0;
     for (uint32_t r = 0; absent && r < config->parallel.degree_count; r++)
         for (uint32_t slot = config->parallel.degrees[r]; slot < tp; slot++)

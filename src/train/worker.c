@@ -1,8 +1,8 @@
 /* The step loop of one rank.
  *
- *     step:     forward and backward of every micro-batch, buckets handed to the gradient lane as the last backward
- * completes them → finish the synchronisation → vote → (committed) update → report anything that ends with EK_PEER_LOST
- * → recover → the same step again
+ * - A step: forward and backward of every micro-batch, where the last backward hands each bucket to the gradient lane
+ *   as it completes it; the end of the synchronisation; the vote; then, committed, the update and the report.
+ * - Anything that ends with EK_PEER_LOST: recover, then the same step again.
  *
  * Weights are touched after the vote alone, so an aborted step leaves nothing behind but gradients, which the next
  * attempt clears. */

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -23,7 +24,7 @@ static void read_back(FILE *file, char *text, size_t bytes)
 /* Runs the command with arguments[] (ends with NULL). */
 static outcome run(const char *const *arguments)
 {
-    const char *words[16] = {COMMAND};
+    const char *words[24] = {COMMAND};
     for (size_t i = 0; arguments[i]; i++)
         words[i + 1] = arguments[i];
     FILE *output = tmpfile(), *errors = tmpfile();
@@ -182,20 +183,81 @@ static void test_refusals(void **state)
     }
 }
 
+/* A run of a moment. */
+#define SHORT                                                                                                          \
+    "train", CONFIG, "--set=data.path=" TEXT, "--set=model.layers=1", "--set=model.hidden=32", "--set=model.ffn=64",   \
+        "--set=train.steps=4", "--quiet"
+
+static void assert_fails(const outcome *got, int status, const char *error)
+{
+    assert_string_equal(got->errors, error);
+    assert_string_equal(got->output, "");
+    assert_int_equal(got->status, status);
+}
+
+/* What strikes before the ranks start is refused, what strikes later has failed: one line each. */
+static void test_files_that_cannot_be_used(void **state)
+{
+    (void)state;
+    outcome got = RUN(SHORT, "--set=data.path=missing.txt");
+    assert_int_equal(got.status, 2);
+    assert_non_null(strstr(got.errors, "evenkeel: missing.txt"));
+    got = RUN(SHORT, "--metrics=missing/metrics.jsonl");
+    assert_fails(&got, 2,
+                 "evenkeel: --metrics missing/metrics.jsonl: No such file or directory; name a file that can be "
+                 "written\n");
+    got = RUN(SHORT, "--metrics=/dev/full");
+    assert_fails(&got, 1, "evenkeel: cannot write metrics to /dev/full: No space left on device\n");
+}
+
+static void test_unit_lost(void **state)
+{
+    (void)state;
+    outcome got = RUN(SHORT, "--set=parallel.dp=1", "--kill=2:0.1");
+    assert_fails(&got, 1, "evenkeel: no survivor holds unit 1 of attention (lost with ranks 1)\n");
+}
+
+static void test_no_memory(void **state)
+{
+    (void)state;
+    struct rlimit before, tight = {.rlim_cur = (rlim_t)1 << 31, .rlim_max = RLIM_INFINITY};
+    getrlimit(RLIMIT_AS, &before);
+    tight.rlim_max = before.rlim_max;
+    assert_int_equal(setrlimit(RLIMIT_AS, &tight), 0);
+    outcome got = RUN(SHORT), enough = RUN(SHORT, "--set=engine.heap_bytes=10000000");
+    assert_int_equal(setrlimit(RLIMIT_AS, &before), 0);
+    assert_int_equal(got.status, 1);
+    assert_non_null(strstr(got.errors, "Cannot allocate memory; lower the engine's heap_bytes, or raise the address "
+                                       "space limit (ulimit -v) or vm.overcommit_memory\n"));
+    assert_int_equal(enough.status, 0);
+    got = RUN(SHORT, "--set=engine.heap_bytes=100000");
+    assert_fails(&got, 2,
+                 "evenkeel: engine.heap_bytes: found 100000: a rank's share of the state does not fit its 42855 "
+                 "bytes at degree 4\n");
+}
+
+static void assert_exit_status(const char *line, int expected)
+{
+    int status = system(line);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), expected);
+}
+
 static void test_full_output(void **state)
 {
     (void)state;
-    int status = system(COMMAND " version >/dev/full 2>/dev/null");
-    assert_true(WIFEXITED(status));
-    assert_int_equal(WEXITSTATUS(status), 1);
+    assert_exit_status(COMMAND " version >/dev/full 2>/dev/null", 1);
+    assert_exit_status(COMMAND " train --config " TINY_CONFIG " --set data.path=" TEXT
+                               " --set train.steps=1 >/dev/full 2>/dev/null",
+                       1);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_version),
-        cmocka_unit_test(test_help),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_version),     cmocka_unit_test(test_help),
+        cmocka_unit_test(test_refusals),    cmocka_unit_test(test_files_that_cannot_be_used),
+        cmocka_unit_test(test_unit_lost),   cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_full_output),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

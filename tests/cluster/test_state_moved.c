@@ -16,7 +16,7 @@
 /* One failure under study. */
 struct failure {
     const ek_membership *old, *next;
-    uint32_t order[MAX_DEGREE]; /* the drop order being failure */
+    uint32_t order[MAX_DEGREE]; /* a drop order, while the best is searched for */
     uint64_t best;
 };
 

@@ -1,10 +1,13 @@
 #include "train/training.h"
 
+#include <dirent.h>
+#include <errno.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "testing.h"
@@ -76,9 +79,21 @@ static char *temporary_path(const char *name)
     return path;
 }
 
+static size_t entries_of(const char *path)
+{
+    DIR *folder = opendir(path);
+    assert_non_null(folder);
+    size_t count = 0;
+    while (readdir(folder))
+        count++;
+    closedir(folder);
+    return count;
+}
+
 void run_training(const training_spec *training, training_result *result)
 {
     *result = (training_result){0};
+    size_t shm_entries = entries_of("/dev/shm");
     char *config_path = temporary_path("config.yaml"), *metrics_path = temporary_path("metrics.jsonl");
     FILE *file = fopen(config_path, "w");
     assert_non_null(file);
@@ -100,6 +115,9 @@ void run_training(const training_spec *training, training_result *result)
                                                   .quiet = true});
     snprintf(result->error, sizeof result->error, "%s", ek_error());
     ek_config_destroy(config);
+    assert_int_equal(entries_of("/dev/shm"), shm_entries);
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* no child is left, not even a dead one */
+    assert_int_equal(errno, ECHILD);
     read_metrics(metrics_path, result);
     unlink(config_path);
     unlink(metrics_path);
