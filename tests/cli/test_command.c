@@ -185,7 +185,7 @@ static void test_refusals(void **state)
 
 /* A run of a moment. */
 #define SHORT                                                                                                          \
-    "train", CONFIG, "--set=data.path=" TEXT, "--set=model.layers=1", "--set=model.hidden=32", "--set=model.ffn=64",   \
+    "train", CONFIG, SET_DATA, "--set=model.layers=1", "--set=model.hidden=32", "--set=model.ffn=64",                  \
         "--set=train.steps=4", "--quiet"
 
 static void assert_fails(const outcome *got, int status, const char *error)
@@ -247,9 +247,8 @@ static void test_full_output(void **state)
 {
     (void)state;
     assert_exit_status(COMMAND " version >/dev/full 2>/dev/null", 1);
-    assert_exit_status(COMMAND " train --config " TINY_CONFIG " --set data.path=" TEXT
-                               " --set train.steps=1 >/dev/full 2>/dev/null",
-                       1);
+    assert_exit_status(
+        COMMAND " train --config " TINY_CONFIG " " SET_DATA " --set train.steps=1 >/dev/full 2>/dev/null", 1);
 }
 
 int main(void)

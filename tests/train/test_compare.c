@@ -25,8 +25,9 @@ static void fill(const ek_store *store, const ek_membership *membership, uint32_
     uint32_t count;
     const uint32_t *units = ek_membership_units(membership, rank, 0, &count);
     for (int plane = 0; plane < EK_PLANES; plane++) {
-        for (uint32_t i = 0; i < count * 5; i++)
-            store->planes[plane][0][i] = (float)(units[i / 5] * 10 + i % 5);
+        for (uint32_t unit = 0; unit < count; unit++)
+            for (uint32_t i = 0; i < 5; i++)
+                store->planes[plane][0][unit * 5 + i] = (float)(units[unit] * 10 + i);
         for (uint32_t i = 0; i < 3; i++)
             store->planes[plane][1][i] = (float)i;
     }
