@@ -54,6 +54,10 @@ void ek_field_allowed(const ek_field *field, char text[EK_ALLOWED_BYTES])
         snprintf(text, EK_ALLOWED_BYTES, "a list of whole numbers from %llu to %llu", (unsigned long long)field->least,
                  (unsigned long long)field->most);
         return;
+    case EK_FIELD_PAIRS:
+        snprintf(text, EK_ALLOWED_BYTES, "a list of pairs of numbers from %g to %.7g", field->least_real,
+                 field->most_real);
+        return;
     case EK_FIELD_REAL:
         snprintf(text, EK_ALLOWED_BYTES, "a number from %g to %.7g", field->least_real, field->most_real);
         return;
@@ -208,6 +212,41 @@ static ek_status set_wholes(ek_origin origin, const ek_field *field, yaml_docume
     return EK_OK;
 }
 
+static bool parse_pair(const ek_field *field, yaml_document_t *document, const yaml_node_t *node, double pair[2])
+{
+    if (node->type != YAML_SEQUENCE_NODE || node->data.sequence.items.top - node->data.sequence.items.start != 2)
+        return false;
+    for (size_t i = 0; i < 2; i++)
+        if (!parse_real(yaml_document_get_node(document, node->data.sequence.items.start[i]), field->least_real,
+                        field->most_real, &pair[i]))
+            return false;
+    return true;
+}
+
+static ek_status set_pairs(ek_origin origin, const ek_field *field, yaml_document_t *document, const yaml_node_t *node,
+                           double **values, size_t *count)
+{
+    if (node->type != YAML_SEQUENCE_NODE)
+        return refuse_value(origin, field, node);
+    size_t length = (size_t)(node->data.sequence.items.top - node->data.sequence.items.start);
+    double *list = malloc((length + 1) * 2 * sizeof *list);
+    if (!list)
+        return ek_fail(EK_NO_MEMORY, "no memory for %s", field->key);
+    for (size_t i = 0; i < length; i++) {
+        const yaml_node_t *item = yaml_document_get_node(document, node->data.sequence.items.start[i]);
+        if (!parse_pair(field, document, item, list + 2 * i)) {
+            char text[EK_FOUND_BYTES];
+            free(list);
+            return ek_fail_at(origin, "%s[%zu]: found %s; a pair of numbers from %g to %.7g is needed", field->key, i,
+                              ek_found(item, text), field->least_real, field->most_real);
+        }
+    }
+    free(*values);
+    *values = list;
+    *count = length;
+    return EK_OK;
+}
+
 /* Puts a number of type `type` where the field says. */
 #define STORE(type, value)                                                                                             \
     do {                                                                                                               \
@@ -257,6 +296,10 @@ ek_status ek_field_set(const ek_settings *settings, size_t index, ek_origin orig
     case EK_FIELD_WHOLES:
         EK_TRY(set_wholes(origin, field, document, node, place,
                           (size_t *)(void *)((char *)settings->target + field->count_offset)));
+        break;
+    case EK_FIELD_PAIRS:
+        EK_TRY(set_pairs(origin, field, document, node, place,
+                         (size_t *)(void *)((char *)settings->target + field->count_offset)));
         break;
     }
     settings->origins[index] = origin;
