@@ -208,7 +208,10 @@ EK_API ek_status ek_membership_moves(const ek_membership *old, const ek_membersh
  *
  * Losing a rank ends every pending and later operation of every survivor with EK_PEER_LOST, within a bounded time,
  * until ek_agree acknowledges the loss; until then others may still read the buffers of an operation that failed.
- * Groups live until the next ek_agree: after it they can only be destroyed. */
+ * Groups live until the next ek_agree: after it they can only be destroyed.
+ *
+ * A lost rank that is started again (ek_launcher_revive) is a newcomer: its main runs from the beginning, but it is not
+ * in the job, and has no operations and no vote, until its first ek_agree returns. */
 typedef struct ek_engine ek_engine;
 typedef struct ek_group ek_group;
 
@@ -218,6 +221,7 @@ typedef enum ek_lane { EK_LANE_COMPUTE = 0, EK_LANE_GRADIENT = 1 } ek_lane;
 EK_API uint32_t ek_engine_rank(const ek_engine *engine);
 EK_API uint32_t ek_engine_ranks(const ek_engine *engine); /* ranks of the job, present or not */
 EK_API const char *ek_engine_name(const ek_engine *engine);
+EK_API bool ek_engine_is_new(const ek_engine *engine); /* a newcomer, until its first ek_agree returns */
 
 /* Zeroed memory, aligned to 64 bytes, that other ranks' operations can reach directly. EK_NO_MEMORY. Freed memory goes
  * back to the system. */
@@ -276,18 +280,26 @@ EK_API ek_status ek_wait(ek_engine *engine, ek_lane lane, ek_request request);
 #define EK_VOTE_VALUES 8
 EK_API ek_status ek_vote(ek_engine *engine, uint64_t step, const double *values, double *sums, uint32_t count);
 
-/* What the survivors agree on. */
+/* After a vote that returned EK_OK: true if newcomers wait to join at this boundary between steps, on all ranks or on
+ * none. Then the rank goes to ek_recovery_begin, as after a loss: there is no vote before that. */
+EK_API bool ek_engine_joining(const ek_engine *engine);
+
+/* What the ranks of the job agree on. The arrays are [ranks], the engine's, until the next ek_agree. */
 typedef struct ek_agreement {
-    bool ok;                 /* every survivor passed ok, and no rank was lost since the last agreement */
+    bool ok;                 /* every rank passed ok, and none was lost or joined since the last agreement */
     uint64_t committed_step; /* the highest committed step; votes go on with the next one */
-    const uint32_t *lost;    /* all ranks lost since launch, ascending; the engine's, until the next ek_agree */
-    uint32_t lost_count;
-    uint32_t lost_before; /* how many of them an earlier agreement reported */
+    const bool *live;        /* the ranks that are in the job now */
+    const bool *newcomers;   /* those of them that joined after the last EK_AGREE_END with ok, or after the launch */
 } ek_agreement;
 
-/* A collective of all live ranks that losses do not interrupt: it completes when every rank still alive is in it. Waits
- * for the rank's own lanes first. After it operations work again, until the next loss. */
-EK_API ek_status ek_agree(ek_engine *engine, bool ok, ek_agreement *agreement);
+/* Agreements come in pairs: BEGIN, where newcomers come in, and END. What happens in between is complete when END has
+ * ok. Every rank of the job passes the same kind; a newcomer's first is BEGIN. */
+typedef enum ek_agreement_kind { EK_AGREE_BEGIN, EK_AGREE_END } ek_agreement_kind;
+
+/* A collective of all ranks of the job that losses do not interrupt: it completes when every rank still alive is in it.
+ * Waits for the rank's own lanes first. After it operations work again, until the next loss. A newcomer waits for the
+ * next BEGIN, nobody waits for a newcomer. */
+EK_API ek_status ek_agree(ek_engine *engine, ek_agreement_kind kind, bool ok, ek_agreement *agreement);
 
 /* Progress of the compute thread: call it at least a few times per engine timeout (operations do it by themselves).
  * `note` is handed to on_lost if this rank is lost: say where it is. */
@@ -309,7 +321,15 @@ typedef struct ek_loss {
     ek_loss_cause cause;
     int code;      /* exit status or signal number */
     uint64_t note; /* the rank's last ek_beat */
+    bool is_new;   /* it was a newcomer that had not joined: the others never heard of it */
 } ek_loss;
+
+/* The launching side of a running job. */
+typedef struct ek_launcher ek_launcher;
+
+/* In a callback of ek_launch: starts a lost rank again, once its loss is settled, which is when an EK_AGREE_END with ok
+ * has come after it. EK_INVALID if the rank is not lost, or is already to be started. */
+EK_API ek_status ek_launcher_revive(ek_launcher *launcher, uint32_t rank);
 
 typedef struct ek_launch_options {
     const char *engine; /* "shm" */
@@ -320,16 +340,19 @@ typedef struct ek_launch_options {
     size_t heap_bytes; /* engine memory per rank; 0: half of the machine's (address space, taken only when touched) */
     double link_bytes_per_second; /* emulated link: an operation completes no sooner than latency + bytes / bandwidth */
     double link_latency_seconds;  /* after all members are in it; 0 and 0: no emulation */
+    double respawn_seconds;       /* each lost rank is started again so long after its loss, once settled; 0: none is */
     ek_status (*main)(ek_engine *engine, void *user); /* runs on every rank */
-    /* In the launching thread, either may be NULL; a status other than EK_OK ends the job with it. */
+    /* In the launching thread, any may be NULL; a status other than EK_OK ends the job with it. */
+    ek_status (*on_start)(void *user, ek_launcher *launcher); /* before the ranks; the launcher lives as long as they */
     ek_status (*on_report)(void *user, uint32_t rank, const void *record, size_t bytes);
     ek_status (*on_lost)(void *user, const ek_loss *loss);
-    void *user; /* each process has its own copy-on-write image of what it points to */
+    void *user; /* each process has its own copy-on-write image, from when it was started, of what it points to */
 } ek_launch_options;
 
 /* Runs a job on this machine and returns when it is over: EK_OK when every live rank's main returned EK_OK. The first
  * rank whose main returns another status ends the job with that status and its error text (EK_FENCED: just that rank).
- * A rank that dies or stalls is lost, and the others go on. SIGINT and SIGTERM end the job with EK_INTERRUPTED (handled
+ * A rank that dies or stalls is lost, and the others go on. Newcomers that have not joined when the others are done are
+ * ended with the job. SIGINT and SIGTERM end the job with EK_INTERRUPTED (handled
  * by the launching thread while it is in this call). No process, shared memory or file outlives the call, and ranks die
  * with the launching process. A rank that is a process ends without flushing stdio streams: main does, where it
  * writes to one. */
@@ -392,7 +415,7 @@ EK_API void ek_sync_traffic(const ek_sync *sync, uint64_t *reshard_bytes, uint64
  * membership
  *
  * Before begin, a rank whose vote returned EK_OK must have finished that step's update. All ranks, spares too, take
- * part. */
+ * part. A newcomer (ek_engine_is_new) does the same before its first step: it is the way into the job. */
 typedef struct ek_recovery ek_recovery;
 
 /* One kind of state (parameters, a moment of the optimizer) of one tensor on this rank. */
@@ -403,6 +426,10 @@ typedef struct ek_state {
     void *new_data;       /* NULL where the rank gets no role */
 } ek_state;
 
+/* `membership`: the one that the last recovery ended with, or the job started with; in a newcomer any of the same job,
+ * which gives but the shape: the others tell it theirs. It stays as long as the recovery. The new membership: without
+ * the ranks lost, then with each live rank that it lacks joined, in ascending order. EK_UNIT_LOST names what nobody
+ * holds any more; a loss of more ranks in here is not an error. */
 EK_API ek_status ek_recovery_begin(ek_recovery **recovery, ek_engine *engine, const ek_membership *membership);
 EK_API const ek_membership *ek_recovery_membership(const ek_recovery *recovery); /* owned by the recovery */
 EK_API uint64_t ek_recovery_committed_step(const ek_recovery *recovery);

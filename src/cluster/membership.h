@@ -39,4 +39,9 @@ void membership_seat(ek_membership *membership, uint32_t replica, const uint32_t
 /* Whether the largest share at the level fits a rank's memory. */
 bool membership_fits(const ek_membership *membership, uint32_t level);
 
+/* A membership in words that its copy elsewhere can be made from, given any membership of the same job. */
+size_t membership_packed_words(const ek_membership *membership);
+void membership_pack(const ek_membership *membership, uint32_t *words);
+ek_status membership_unpack(const ek_membership *shape, const uint32_t *words, ek_membership **membership);
+
 #endif

@@ -22,14 +22,23 @@ ek_status ek_launch(const ek_launch_options *options)
         present -= options->absent[rank];
     if (present == 0)
         return ek_fail(EK_INVALID, "ek_launch: all ranks are absent");
-    const double numbers[] = {options->timeout_seconds, options->link_bytes_per_second, options->link_latency_seconds};
+    const double numbers[] = {options->timeout_seconds, options->link_bytes_per_second, options->link_latency_seconds,
+                              options->respawn_seconds};
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
         if (!isfinite(numbers[i]) || numbers[i] < 0)
-            return ek_fail(EK_INVALID, "ek_launch: timeout, link bandwidth and link latency must be 0 or positive");
+            return ek_fail(EK_INVALID,
+                           "ek_launch: timeout, link bandwidth, link latency and respawn time must be 0 or more");
     for (size_t i = 0; i < sizeof engines / sizeof engines[0]; i++)
         if (options->engine && !strcmp(options->engine, engines[i]->name))
             return engines[i]->launch(options);
     return ek_fail(EK_INVALID, "ek_launch: no engine \"%s\"; there is \"shm\"", options->engine ? options->engine : "");
+}
+
+ek_status ek_launcher_revive(ek_launcher *launcher, uint32_t rank)
+{
+    if (rank >= launcher->ranks)
+        return ek_fail(EK_INVALID, "ek_launcher_revive: rank %u; the job has %u ranks", rank, launcher->ranks);
+    return launcher->operations->revive(launcher, rank);
 }
 
 uint32_t ek_engine_rank(const ek_engine *engine)
@@ -45,6 +54,24 @@ uint32_t ek_engine_ranks(const ek_engine *engine)
 const char *ek_engine_name(const ek_engine *engine)
 {
     return engine->operations->name;
+}
+
+bool ek_engine_is_new(const ek_engine *engine)
+{
+    return engine->is_new;
+}
+
+bool ek_engine_joining(const ek_engine *engine)
+{
+    return engine->joining;
+}
+
+/* What newcomers must not do yet. */
+static ek_status check_joined(const ek_engine *engine, const char *function)
+{
+    if (engine->is_new)
+        return ek_fail(EK_INVALID, "%s: rank %u has not joined the job: ek_agree comes first", function, engine->rank);
+    return EK_OK;
 }
 
 ek_status ek_engine_alloc(ek_engine *engine, size_t bytes, void **memory)
@@ -95,6 +122,7 @@ ek_status ek_group_create(ek_group **group, ek_engine *engine, ek_lane lane, uin
                           uint32_t count)
 {
     uint32_t index = EK_NONE;
+    EK_TRY(check_joined(engine, "ek_group_create"));
     EK_TRY(check_lane(lane));
     EK_TRY(check_members(engine, ranks, count, &index));
     return engine->operations->group_create(group, engine, lane, tag, ranks, count, index);
@@ -203,6 +231,7 @@ static ek_status check_messages(const ek_engine *engine, const ek_message *messa
 ek_status ek_exchange(ek_engine *engine, ek_lane lane, const ek_message *sends, size_t send_count,
                       const ek_message *receives, size_t receive_count, ek_request *request)
 {
+    EK_TRY(check_joined(engine, "ek_exchange"));
     EK_TRY(check_lane(lane));
     EK_TRY(check_messages(engine, sends, send_count));
     EK_TRY(check_messages(engine, receives, receive_count));
@@ -227,12 +256,17 @@ ek_status ek_vote(ek_engine *engine, uint64_t step, const double *values, double
 {
     if (count > EK_VOTE_VALUES)
         return ek_fail(EK_INVALID, "ek_vote: %u values; at most %d are allowed", count, EK_VOTE_VALUES);
+    EK_TRY(check_joined(engine, "ek_vote"));
     return engine->operations->vote(engine, step, values, sums, count);
 }
 
-ek_status ek_agree(ek_engine *engine, bool ok, ek_agreement *agreement)
+ek_status ek_agree(ek_engine *engine, ek_agreement_kind kind, bool ok, ek_agreement *agreement)
 {
-    return engine->operations->agree(engine, ok, agreement);
+    if (kind != EK_AGREE_BEGIN && kind != EK_AGREE_END)
+        return ek_fail(EK_INVALID, "ek_agree: kind %d does not exist", (int)kind);
+    if (kind == EK_AGREE_END)
+        EK_TRY(check_joined(engine, "ek_agree (END)"));
+    return engine->operations->agree(engine, kind, ok, agreement);
 }
 
 void ek_beat(ek_engine *engine, uint64_t note)

@@ -45,16 +45,19 @@ struct ek_engine_operations {
     ek_status (*submit)(ek_engine *engine, ek_lane lane, const struct ek_operation *operation, ek_request *request);
     ek_status (*wait)(ek_engine *engine, ek_lane lane, ek_request request);
     ek_status (*vote)(ek_engine *engine, uint64_t step, const double *values, double *sums, uint32_t count);
-    ek_status (*agree)(ek_engine *engine, bool ok, ek_agreement *agreement);
+    ek_status (*agree)(ek_engine *engine, ek_agreement_kind kind, bool ok, ek_agreement *agreement);
     void (*beat)(ek_engine *engine, uint64_t note);
     ek_status (*report)(ek_engine *engine, const void *record, size_t bytes);
     ek_status (*inject)(ek_engine *engine, ek_fault fault);
+    ek_status (*revive)(ek_launcher *launcher, uint32_t rank);
 };
 
 /* First member of an engine's own structure. */
 struct ek_engine {
     const struct ek_engine_operations *operations;
     uint32_t rank, ranks;
+    bool is_new;  /* has not joined yet */
+    bool joining; /* newcomers wait: no vote before the next agreement */
 };
 
 /* First member of an engine's own structure. */
@@ -63,6 +66,12 @@ struct ek_group {
     ek_lane lane;
     uint32_t count, index;
     uint32_t *members; /* [count] ranks */
+};
+
+/* First member of an engine's own structure. */
+struct ek_launcher {
+    const struct ek_engine_operations *operations;
+    uint32_t ranks;
 };
 
 extern const struct ek_engine_operations ek_engine_shm;

@@ -15,6 +15,13 @@
  * job->loss after its last read of a peer's memory: what a peer overwrote because it had already failed is never
  * returned as a result.
  *
+ * Returns. A lost rank is started again when its loss is settled: from then on no membership knows it, nobody reads its
+ * heap or its struct shm_rank, and both are emptied for it. It asks to join by ek_agree and is let in by the next
+ * agreement of kind BEGIN; until then it is not in the job: no operation, no vote, and no loss if it dies. To bring
+ * such an agreement about, the supervisor marks the open vote. The last voter hands the mark on to the next step, for
+ * which nobody can vote before an agreement: so all ranks stop behind the same step, and a slow one still finds the
+ * mark when it looks.
+ *
  * Order. Data is handed over by counters: written before an atomic addition, read after a load that saw it.
  *
  * Files: shm_supervisor.c, shm_workers.c the launching side; shm_job.c the mapping; shm_rank.c a rank's life, vote and
@@ -82,6 +89,9 @@ struct shm_ballot {
     double values[EK_VOTE_VALUES];
 };
 
+/* The epoch of a newcomer. */
+#define SHM_NO_EPOCH UINT64_MAX
+
 struct shm_rank {
     SHM_LINE _Atomic uint64_t beats; /* the compute thread makes progress */
     _Atomic uint64_t note;
@@ -90,10 +100,11 @@ struct shm_rank {
     bool killed;               /* threads only: it ended itself by EK_FAULT_KILL */
     ek_status status;
     char error[EK_ERROR_BYTES];
-    bool gone; /* absent, or no longer there at the last agreement */
 
-    SHM_LINE _Atomic uint64_t agreeing; /* the epoch that the rank asks to end */
-    bool agrees;                        /* its `ok` */
+    SHM_LINE _Atomic uint64_t agreeing; /* the epoch that the rank asks to end; SHM_NO_EPOCH: asks to be let in */
+    ek_agreement_kind kind;             /* what for, */
+    bool agrees;                        /* and its `ok` */
+    _Atomic uint64_t admitted;          /* the epoch in which the rank joined; 0: a newcomer */
     struct shm_ballot ballots[2];       /* by parity of the step: step s+2 opens only after all have voted for s+1,
                                            hence have read the ballots of s */
     struct shm_descriptor descriptors[EK_LANES][2];
@@ -107,13 +118,6 @@ struct shm_report_header {
 
 /* A thread cannot be killed: it is fenced, its operations end with EK_FENCED, and it is lost when its main returns. */
 enum shm_fence { SHM_FREE, SHM_FENCED_ITSELF, SHM_FENCED_BY_SUPERVISOR };
-
-struct shm_agreement {
-    bool ok;
-    uint64_t committed_step;
-    uint32_t *lost; /* [ranks] */
-    uint32_t lost_count, lost_before;
-};
 
 struct shm_job {
     /* fixed before the ranks start */
@@ -131,7 +135,8 @@ struct shm_job {
     size_t wiped_bytes;               /* of blocks and channels */
     unsigned char *heaps, *heaps_end; /* [ranks][heap_bytes] */
     size_t heap_bytes;
-    struct shm_agreement agreement; /* the last one */
+    ek_agreement agreement; /* the last one; at first all that are present are live */
+    bool *live, *newcomers; /* [ranks] its arrays, to be written */
 
     SHM_LINE _Atomic uint64_t loss;  /* 0, or 1 + the rank first lost since the last agreement */
     SHM_LINE _Atomic uint64_t epoch; /* 1 + agreements */
@@ -148,9 +153,13 @@ struct shm_vote_word {
     uint64_t step;
     uint32_t voters, missing; /* below 2048 */
     bool aborted;
+    bool marked;  /* newcomers wait for the end of this step */
+    bool joining; /* the step before was marked: no vote until an agreement */
 };
 uint64_t shm_vote_pack(struct shm_vote_word vote);
 struct shm_vote_word shm_vote_unpack(uint64_t word);
+/* Takes one away from those missing. The last one commits the step and opens the next. */
+void shm_vote_count(struct shm_vote_word *vote);
 
 /* --------------------------------------------------------------------------------------------- of a rank */
 
@@ -253,5 +262,6 @@ ek_status shm_exchange(struct shm_lane *lane, const struct ek_operation *operati
 
 /* shm_supervisor.c */
 ek_status shm_launch(const ek_launch_options *options);
+ek_status shm_revive(ek_launcher *launcher, uint32_t rank);
 
 #endif

@@ -36,7 +36,7 @@ ek_status shm_group_create(ek_group **group, ek_engine *base, ek_lane lane, uint
 {
     const struct shm_engine *engine = (struct shm_engine *)base;
     for (uint32_t i = 0; i < count; i++)
-        if (engine->job->rank[members[i]].gone)
+        if (!engine->job->live[members[i]])
             return ek_fail(EK_INVALID, "ek_group_create: rank %u is lost or absent", members[i]);
     uint64_t key = ek_hash(members, count * sizeof *members, (uint64_t)tag << 1 | lane);
     struct shm_block *block = claim_block(engine->job, key ? key : 1);

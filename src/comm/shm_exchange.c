@@ -58,7 +58,7 @@ static ek_status check_peers(const struct exchange *exchange)
 {
     for (uint32_t peer = 0; peer < exchange->ranks; peer++) {
         const struct stream *send = &exchange->sends[peer], *receive = &exchange->receives[peer];
-        if (exchange->lane->engine->job->rank[peer].gone && (send->next < send->end || receive->next < receive->end))
+        if (!exchange->lane->engine->job->live[peer] && (send->next < send->end || receive->next < receive->end))
             return ek_fail(EK_INVALID, "ek_exchange: rank %u is lost or absent", peer);
     }
     return EK_OK;

@@ -21,7 +21,7 @@ static size_t round_up(size_t bytes, size_t unit)
 struct plan {
     size_t page_bytes, heap_bytes;
     uint64_t block_count;
-    size_t lost, blocks, channels, heaps, end;
+    size_t live, blocks, channels, heaps, end;
 };
 
 /* Half of the machine's memory, as far as address space (47 bits) lasts. */
@@ -39,8 +39,8 @@ static ek_status make_plan(struct plan *plan, const ek_launch_options *options)
     *plan = (struct plan){.page_bytes = page, .block_count = MIN_BLOCKS};
     while (plan->block_count < BLOCKS_PER_RANK * ranks)
         plan->block_count *= 2;
-    plan->lost = sizeof(struct shm_job) + ranks * sizeof(struct shm_rank);
-    plan->blocks = round_up(plan->lost + ranks * sizeof(uint32_t), page);
+    plan->live = sizeof(struct shm_job) + ranks * sizeof(struct shm_rank);
+    plan->blocks = round_up(plan->live + 2 * ranks * sizeof(bool), page);
     plan->channels = plan->blocks + plan->block_count * sizeof(struct shm_block);
     plan->heaps = round_up(plan->channels + EK_LANES * ranks * ranks * sizeof(struct shm_channel), page);
     if (heap_bytes > (SIZE_MAX / 2 - plan->heaps) / ranks - page)
@@ -80,7 +80,9 @@ ek_status shm_job_create(struct shm_job **created, const ek_launch_options *opti
     job->link_emulated = options->link_bytes_per_second > 0 || options->link_latency_seconds > 0;
     job->link_latency_ns = options->link_latency_seconds * 1e9;
     job->link_ns_per_byte = options->link_bytes_per_second > 0 ? 1e9 / options->link_bytes_per_second : 0;
-    job->agreement.lost = (uint32_t *)(base + plan.lost);
+    job->live = (bool *)(base + plan.live);
+    job->newcomers = job->live + job->ranks;
+    job->agreement = (ek_agreement){.live = job->live, .newcomers = job->newcomers};
     job->blocks = (struct shm_block *)(base + plan.blocks);
     job->block_count = plan.block_count;
     job->channels = (struct shm_channel *)(base + plan.channels);

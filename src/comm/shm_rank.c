@@ -128,16 +128,31 @@ void shm_copy(const struct shm_lane *lane, void *to, const void *from, size_t by
 
 /* -------------------------------------------------------------------------------------------------- vote */
 
-/* Bits from the lowest: 1 aborted, 11 missing, 11 voters, 41 step. */
+/* Bits from the lowest: aborted, marked, joining, 11 missing, 11 voters, 39 step. */
 uint64_t shm_vote_pack(struct shm_vote_word vote)
 {
-    return vote.step << 23 | (uint64_t)vote.voters << 12 | (uint64_t)vote.missing << 1 | vote.aborted;
+    return vote.step << 25 | (uint64_t)vote.voters << 14 | (uint64_t)vote.missing << 3 | (uint64_t)vote.joining << 2 |
+           (uint64_t)vote.marked << 1 | vote.aborted;
 }
 
 struct shm_vote_word shm_vote_unpack(uint64_t word)
 {
-    return (struct shm_vote_word){
-        .step = word >> 23, .voters = word >> 12 & 0x7FF, .missing = word >> 1 & 0x7FF, .aborted = word & 1};
+    return (struct shm_vote_word){.step = word >> 25,
+                                  .voters = word >> 14 & 0x7FF,
+                                  .missing = word >> 3 & 0x7FF,
+                                  .joining = word >> 2 & 1,
+                                  .marked = word >> 1 & 1,
+                                  .aborted = word & 1};
+}
+
+void shm_vote_count(struct shm_vote_word *vote)
+{
+    if (--vote->missing > 0)
+        return;
+    vote->step++;
+    vote->missing = vote->voters;
+    vote->joining = vote->marked;
+    vote->marked = false;
 }
 
 /* Counts this rank's vote; the last one opens the next step in the same swap, which is what commits this one. */
@@ -151,10 +166,10 @@ static ek_status cast_vote(struct shm_job *job, uint64_t step)
                            (unsigned long long)vote.step);
         if (vote.aborted)
             return shm_fail_lost(job);
-        if (--vote.missing == 0) {
-            vote.step++;
-            vote.missing = vote.voters;
-        }
+        if (vote.joining)
+            return ek_fail(EK_INVALID, "ek_vote: step %llu; newcomers wait to join before it: ek_agree comes first",
+                           (unsigned long long)step);
+        shm_vote_count(&vote);
         if (!atomic_compare_exchange_weak(&job->vote, &word, shm_vote_pack(vote)))
             continue;
         if (vote.step > step)
@@ -163,14 +178,16 @@ static ek_status cast_vote(struct shm_job *job, uint64_t step)
     }
 }
 
-static ek_status await_vote(const struct shm_engine *engine, uint64_t step)
+static ek_status await_vote(struct shm_engine *engine, uint64_t step)
 {
     struct shm_job *job = engine->job;
     for (;;) {
         uint64_t word = atomic_load(&job->vote);
         struct shm_vote_word vote = shm_vote_unpack(word);
-        if (vote.step > step)
+        if (vote.step > step) { /* by one: the next step waits for this rank */
+            engine->base.joining = vote.joining;
             return EK_OK;
+        }
         if (vote.aborted)
             return shm_fail_lost(job);
         EK_TRY(shm_check_fence(engine));
@@ -197,7 +214,7 @@ static ek_status shm_vote(ek_engine *base, uint64_t step, const double *values, 
     double totals[EK_VOTE_VALUES] = {0};
     for (uint32_t rank = 0; rank < job->ranks; rank++) {
         ballot = &job->rank[rank].ballots[step & 1];
-        for (uint32_t i = 0; i < count && ballot->step == step; i++)
+        for (uint32_t i = 0; job->live[rank] && i < count && ballot->step == step; i++)
             totals[i] += ballot->values[i];
     }
     for (uint32_t i = 0; i < count; i++)
@@ -214,29 +231,36 @@ static void ring_supervisor(const struct shm_job *job)
         ;
 }
 
-static ek_status shm_agree(ek_engine *base, bool ok, ek_agreement *agreement)
+/* A newcomer waits to be let in, the others until their epoch is over. Then a new one has begun. */
+static ek_status await_epoch(struct shm_engine *engine)
+{
+    bool is_new = engine->base.is_new;
+    _Atomic uint64_t *word = is_new ? &engine->own->admitted : &engine->job->epoch;
+    uint64_t before = is_new ? 0 : engine->epoch, now;
+    while ((now = atomic_load(word)) == before) {
+        EK_TRY(shm_check_fence(engine));
+        shm_doze(engine, true, word, before);
+    }
+    engine->epoch = now;
+    return EK_OK;
+}
+
+static ek_status shm_agree(ek_engine *base, ek_agreement_kind kind, bool ok, ek_agreement *agreement)
 {
     struct shm_engine *engine = (struct shm_engine *)base;
     struct shm_job *job = engine->job;
     for (int lane = 0; lane < EK_LANES; lane++)
         shm_lane_drain(&engine->lanes[lane]);
     EK_TRY(shm_check_fence(engine));
+    engine->own->kind = kind;
     engine->own->agrees = ok;
     atomic_store(&engine->own->agreeing, engine->epoch);
     ring_supervisor(job);
-    while (atomic_load(&job->epoch) == engine->epoch) {
-        EK_TRY(shm_check_fence(engine));
-        shm_doze(engine, true, &job->epoch, engine->epoch);
-    }
-    engine->epoch++;
+    EK_TRY(await_epoch(engine));
+    base->is_new = base->joining = false;
     for (int lane = 0; lane < EK_LANES; lane++)
         shm_lane_renew(&engine->lanes[lane]);
-    const struct shm_agreement *shared = &job->agreement;
-    *agreement = (ek_agreement){.ok = shared->ok,
-                                .committed_step = shared->committed_step,
-                                .lost = shared->lost,
-                                .lost_count = shared->lost_count,
-                                .lost_before = shared->lost_before};
+    *agreement = job->agreement;
     return EK_OK;
 }
 
@@ -318,6 +342,7 @@ const struct ek_engine_operations ek_engine_shm = {
     .beat = shm_note,
     .report = shm_report,
     .inject = shm_inject,
+    .revive = shm_revive,
 };
 
 static void keep_error(struct shm_rank *own)
@@ -353,10 +378,12 @@ void shm_rank_run(struct shm_job *job, uint32_t rank, const ek_launch_options *o
     if (!engine) {
         ek_fail(status, "out of memory for an engine");
     } else {
-        *engine = (struct shm_engine){.base = {.operations = &ek_engine_shm, .rank = rank, .ranks = job->ranks},
-                                      .job = job,
-                                      .own = own,
-                                      .epoch = 1};
+        uint64_t admitted = atomic_load(&own->admitted);
+        *engine = (struct shm_engine){
+            .base = {.operations = &ek_engine_shm, .rank = rank, .ranks = job->ranks, .is_new = admitted == 0},
+            .job = job,
+            .own = own,
+            .epoch = admitted ? admitted : SHM_NO_EPOCH};
         status = heap_create(&engine->heap, job->heaps + rank * job->heap_bytes, job->heap_bytes);
     }
     if (status == EK_OK) {

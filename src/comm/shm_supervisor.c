@@ -61,17 +61,19 @@ static ek_status start_ranks(struct supervisor *supervisor)
     struct shm_job *job = supervisor->job;
     uint32_t present = 0;
     for (uint32_t rank = 0; rank < job->ranks; rank++) {
-        job->rank[rank].gone = options->absent && options->absent[rank];
-        present += !job->rank[rank].gone;
+        job->live[rank] = !options->absent || !options->absent[rank];
+        present += job->live[rank];
     }
     struct shm_vote_word first = {.step = 1, .voters = present, .missing = present};
     atomic_store(&job->vote, shm_vote_pack(first));
     for (uint32_t rank = 0; rank < job->ranks; rank++) {
-        if (job->rank[rank].gone)
+        if (!job->live[rank])
             continue;
+        atomic_store(&job->rank[rank].admitted, atomic_load(&job->epoch));
         EK_TRY(shm_worker_start(supervisor, rank));
         supervisor->workers[rank].state = WORKER_LIVE;
         supervisor->live++;
+        supervisor->running++;
     }
     return EK_OK;
 }
@@ -160,10 +162,10 @@ static void leave_vote(struct shm_job *job)
         if (vote.aborted)
             return;
         vote.voters--;
-        if (--vote.missing == 0 && vote.voters > 0) {
-            vote.step++;
-            vote.missing = vote.voters;
-        }
+        if (vote.voters == 0)
+            vote.missing--;
+        else
+            shm_vote_count(&vote);
     } while (!atomic_compare_exchange_weak(&job->vote, &word, shm_vote_pack(vote)));
     futex_wake_all(&job->vote);
 }
@@ -172,17 +174,39 @@ static void lose(struct supervisor *supervisor, uint32_t rank, ek_loss_cause cau
 {
     struct worker *worker = &supervisor->workers[rank];
     struct shm_job *job = supervisor->job;
+    bool is_new = worker->state == WORKER_NEW;
     worker->state = WORKER_LOST;
     worker->just_lost = true;
+    worker->lost_ns = shm_now_ns();
+    worker->settled = is_new;
     worker->loss = (ek_loss){.rank = rank,
                              .cause = worker->timed_out ? EK_LOSS_TIMEOUT : cause,
                              .code = code,
-                             .note = atomic_load(&shm_rank_of(supervisor, rank)->note)};
-    supervisor->lost_count++;
+                             .note = atomic_load(&shm_rank_of(supervisor, rank)->note),
+                             .is_new = is_new};
+    if (is_new)
+        return;
+    supervisor->any_lost = true;
+    supervisor->live--;
     abort_vote(job); /* first: who hears of the loss finds the vote decided */
     uint64_t none = 0;
     atomic_compare_exchange_strong(&job->loss, &none, 1 + (uint64_t)rank);
     disturb_sleepers(job);
+}
+
+/* A rank's main has returned. */
+static void finish(struct supervisor *supervisor, uint32_t rank)
+{
+    const struct shm_rank *own = shm_rank_of(supervisor, rank);
+    bool was_live = supervisor->workers[rank].state == WORKER_LIVE;
+    supervisor->workers[rank].state = WORKER_DONE;
+    if (own->status != EK_OK) {
+        end_job(supervisor, own->status, own->error);
+    } else if (was_live) {
+        supervisor->any_done = true;
+        leave_vote(supervisor->job);
+    }
+    supervisor->live -= was_live;
 }
 
 /* A rank has ended, or is about to, by returning from main or (processes) otherwise. */
@@ -192,25 +216,20 @@ static void note_end(struct supervisor *supervisor, uint32_t rank)
     ek_loss_cause cause;
     int code;
     shm_worker_reap(supervisor, rank, &cause, &code);
-    supervisor->live--;
-    if (!atomic_load(&own->finished)) {
+    supervisor->running--;
+    if (!atomic_load(&own->finished))
         lose(supervisor, rank, cause, code);
-    } else if (own->status == EK_OK) {
-        supervisor->workers[rank].state = WORKER_DONE;
-        leave_vote(supervisor->job);
-    } else if (own->status == EK_FENCED) {
+    else if (own->status == EK_FENCED)
         lose(supervisor, rank, own->killed ? EK_LOSS_SIGNAL : EK_LOSS_EXIT, own->killed ? SIGKILL : EK_FENCED);
-    } else {
-        supervisor->workers[rank].state = WORKER_DONE;
-        end_job(supervisor, own->status, own->error);
-    }
+    else
+        finish(supervisor, rank);
 }
 
 /* Of all that have ended since the last poll. */
 static void take_leave(struct supervisor *supervisor)
 {
     for (uint32_t rank = 0; rank < supervisor->job->ranks; rank++)
-        if (supervisor->workers[rank].state == WORKER_LIVE && shm_worker_has_ended(supervisor, rank))
+        if (is_running(&supervisor->workers[rank]) && shm_worker_has_ended(supervisor, rank))
             note_end(supervisor, rank);
 }
 
@@ -236,7 +255,7 @@ static void count_tick(struct supervisor *supervisor)
         uint64_t beats = atomic_load(&shm_rank_of(supervisor, rank)->beats);
         worker->idle = beats == worker->beats ? worker->idle + 1 : 0;
         worker->beats = beats;
-        if (worker->state != WORKER_LIVE || worker->timed_out || worker->idle <= TICKS_PER_TIMEOUT)
+        if (!is_running(worker) || worker->timed_out || worker->idle <= TICKS_PER_TIMEOUT)
             continue;
         worker->timed_out = true;
         shm_worker_kill(supervisor, rank); /* it is lost when it is gone */
@@ -245,51 +264,181 @@ static void count_tick(struct supervisor *supervisor)
 
 /* --------------------------------------------------------------------------------------------- agreement */
 
-static bool all_agreeing(const struct supervisor *supervisor, uint64_t epoch, bool *ok)
+/* Tells all that a new epoch begins, those first admitted to it as well. */
+static void begin_epoch(struct supervisor *supervisor, uint64_t epoch)
 {
+    struct shm_job *job = supervisor->job;
+    atomic_store(&job->epoch, epoch);
+    futex_wake_all(&job->epoch);
+    for (uint32_t rank = 0; rank < job->ranks; rank++) {
+        struct shm_rank *own = shm_rank_of(supervisor, rank);
+        if (supervisor->workers[rank].state != WORKER_LIVE || atomic_load(&own->admitted))
+            continue;
+        atomic_store(&own->admitted, epoch); /* last: it may be in the next agreement at once */
+        futex_wake_all(&own->admitted);
+    }
+}
+
+/* Whether every rank of the job asks for this epoch to end: then *kind says by what, and *ok is what they agree on. */
+static bool all_agreeing(struct supervisor *supervisor, uint64_t epoch, ek_agreement_kind *kind, bool *ok)
+{
+    const struct shm_rank *first = NULL;
     *ok = true;
     for (uint32_t rank = 0; rank < supervisor->job->ranks; rank++) {
-        struct shm_rank *own = shm_rank_of(supervisor, rank);
+        const struct shm_rank *own = shm_rank_of(supervisor, rank);
         if (supervisor->workers[rank].state != WORKER_LIVE)
             continue;
         if (atomic_load(&own->agreeing) != epoch)
             return false;
+        first = first ? first : own;
         *ok &= own->agrees;
+        if (own->kind != first->kind) {
+            ek_fail(EK_INVALID, "ek_agree: some ranks begin while others end");
+            obey(supervisor, EK_INVALID);
+            return false;
+        }
     }
-    return supervisor->live > 0;
+    if (!first)
+        return false;
+    *kind = first->kind;
+    return true;
 }
 
-/* When every live rank waits in ek_agree, nobody uses what is wiped here. */
+static bool asks_to_join(const struct supervisor *supervisor, uint32_t rank)
+{
+    return supervisor->workers[rank].state == WORKER_NEW &&
+           atomic_load(&shm_rank_of(supervisor, rank)->agreeing) == SHM_NO_EPOCH;
+}
+
+/* Lets in all that ask. */
+static bool admit(struct supervisor *supervisor)
+{
+    bool any = false;
+    for (uint32_t rank = 0; rank < supervisor->job->ranks; rank++) {
+        if (!asks_to_join(supervisor, rank))
+            continue;
+        supervisor->workers[rank].state = WORKER_LIVE;
+        supervisor->live++;
+        supervisor->job->newcomers[rank] = true;
+        any = true;
+    }
+    return any;
+}
+
+/* All hold what they need, and no lost rank is in anybody's membership. */
+static void settle(struct supervisor *supervisor)
+{
+    for (uint32_t rank = 0; rank < supervisor->job->ranks; rank++) {
+        supervisor->job->newcomers[rank] = false;
+        supervisor->workers[rank].settled = true;
+    }
+}
+
+/* When every rank of the job waits in ek_agree, nobody uses what is wiped here. */
 static void try_agreement(struct supervisor *supervisor)
 {
     struct shm_job *job = supervisor->job;
     uint64_t epoch = atomic_load(&job->epoch);
+    ek_agreement_kind kind;
     bool ok;
-    if (!all_agreeing(supervisor, epoch, &ok))
+    if (!all_agreeing(supervisor, epoch, &kind, &ok))
         return;
-    struct shm_agreement *agreement = &job->agreement;
-    agreement->lost_before = agreement->lost_count;
-    agreement->lost_count = 0;
+    ok &= atomic_load(&job->loss) == 0;
+    if (kind == EK_AGREE_BEGIN)
+        ok &= !admit(supervisor);
+    else if (ok)
+        settle(supervisor);
     for (uint32_t rank = 0; rank < job->ranks; rank++) {
         struct shm_rank *own = shm_rank_of(supervisor, rank);
-        own->gone = supervisor->workers[rank].state != WORKER_LIVE;
+        job->live[rank] = supervisor->workers[rank].state == WORKER_LIVE;
+        job->newcomers[rank] &= job->live[rank];
         own->ballots[0].step = own->ballots[1].step = 0; /* an aborted step is voted for again */
-        if (supervisor->workers[rank].state == WORKER_LOST)
-            agreement->lost[agreement->lost_count++] = rank;
     }
     struct shm_vote_word vote = shm_vote_unpack(atomic_load(&job->vote));
-    agreement->ok = ok && atomic_load(&job->loss) == 0;
-    agreement->committed_step = vote.step - 1;
+    job->agreement.ok = ok;
+    job->agreement.committed_step = vote.step - 1;
     vote = (struct shm_vote_word){.step = vote.step, .voters = supervisor->live, .missing = supervisor->live};
     atomic_store(&job->vote, shm_vote_pack(vote));
     if (madvise(job->blocks, job->wiped_bytes, MADV_REMOVE) != 0)
         memset(job->blocks, 0, job->wiped_bytes);
     atomic_store(&job->loss, 0);
-    atomic_store(&job->epoch, epoch + 1);
-    futex_wake_all(&job->epoch);
+    begin_epoch(supervisor, epoch + 1);
+}
+
+/* ----------------------------------------------------------------------------------------------- returns */
+
+ek_status shm_revive(ek_launcher *launcher, uint32_t rank)
+{
+    struct worker *worker = &((struct supervisor *)launcher)->workers[rank];
+    if (worker->state != WORKER_LOST)
+        return ek_fail(EK_INVALID, "ek_launcher_revive: rank %u is not lost", rank);
+    if (worker->revived)
+        return ek_fail(EK_INVALID, "ek_launcher_revive: rank %u is already to be started again", rank);
+    worker->revived = true;
+    return EK_OK;
+}
+
+/* Starts a rank whose loss is settled as a newcomer, with nothing left of what it was. */
+static ek_status start_again(struct supervisor *supervisor, uint32_t rank)
+{
+    struct shm_job *job = supervisor->job;
+    struct worker *worker = &supervisor->workers[rank];
+    if (madvise(job->heaps + rank * job->heap_bytes, job->heap_bytes, MADV_REMOVE) < 0)
+        return ek_fail(EK_SYSTEM, "cannot empty the heap of rank %u: %s", rank, strerror(errno));
+    memset(shm_rank_of(supervisor, rank), 0, sizeof(struct shm_rank));
+    *worker = (struct worker){.pidfd = -1};
+    EK_TRY(shm_worker_start(supervisor, rank));
+    worker->state = WORKER_NEW;
+    supervisor->running++;
+    return EK_OK;
+}
+
+/* When a settled loss is old enough for its rank to be started again without being asked. */
+static uint64_t respawn_time(const struct supervisor *supervisor, const struct worker *worker)
+{
+    bool waits = supervisor->respawn_ns > 0 && worker->state == WORKER_LOST && worker->settled;
+    return waits ? worker->lost_ns + supervisor->respawn_ns : UINT64_MAX;
+}
+
+static void start_newcomers(struct supervisor *supervisor)
+{
+    for (uint32_t rank = 0; rank < supervisor->job->ranks; rank++) {
+        const struct worker *worker = &supervisor->workers[rank];
+        bool asked = worker->state == WORKER_LOST && worker->settled && worker->revived;
+        if (asked || shm_now_ns() >= respawn_time(supervisor, worker))
+            obey(supervisor, start_again(supervisor, rank));
+    }
+}
+
+/* Marks the open step where newcomers ask to join, unless all are on their way to an agreement. */
+static void mark_vote(struct supervisor *supervisor)
+{
+    bool any = false;
+    for (uint32_t rank = 0; rank < supervisor->job->ranks; rank++)
+        any |= asks_to_join(supervisor, rank);
+    uint64_t word = atomic_load(&supervisor->job->vote);
+    struct shm_vote_word vote;
+    do {
+        vote = shm_vote_unpack(word);
+        if (!any || vote.marked || vote.joining)
+            return;
+        vote.marked = true;
+    } while (!atomic_compare_exchange_weak(&supervisor->job->vote, &word, shm_vote_pack(vote)));
 }
 
 /* -------------------------------------------------------------------------------------------------- loop */
+
+/* How long to sleep at most. Nanoseconds; UINT64_MAX: for ever. */
+static uint64_t patience_ns(const struct supervisor *supervisor)
+{
+    uint64_t patience = supervisor->tick_ns ? supervisor->tick_ns : UINT64_MAX, now = shm_now_ns();
+    for (uint32_t rank = 0; rank < supervisor->job->ranks && supervisor->respawn_ns > 0; rank++) {
+        uint64_t due = respawn_time(supervisor, &supervisor->workers[rank]);
+        uint64_t left = due > now ? due - now : 0;
+        patience = left < patience ? left : patience;
+    }
+    return patience;
+}
 
 static void wait_for_events(struct supervisor *supervisor)
 {
@@ -299,9 +448,9 @@ static void wait_for_events(struct supervisor *supervisor)
     supervisor->polled[ranks] = (struct pollfd){.fd = supervisor->event_fd, .events = POLLIN};
     supervisor->polled[ranks + 1] = (struct pollfd){.fd = supervisor->report_fds[0], .events = POLLIN};
     supervisor->polled[ranks + 2] = (struct pollfd){.fd = supervisor->signal_fd, .events = POLLIN};
-    struct timespec tick = {.tv_sec = (time_t)(supervisor->tick_ns / 1000000000u),
-                            .tv_nsec = (long)(supervisor->tick_ns % 1000000000u)};
-    ppoll(supervisor->polled, ranks + 3, supervisor->tick_ns ? &tick : NULL, NULL);
+    uint64_t patience = patience_ns(supervisor);
+    struct timespec timeout = {.tv_sec = (time_t)(patience / 1000000000u), .tv_nsec = (long)(patience % 1000000000u)};
+    ppoll(supervisor->polled, ranks + 3, patience == UINT64_MAX ? NULL : &timeout, NULL);
     uint64_t rings;
     while (read(supervisor->event_fd, &rings, sizeof rings) > 0)
         ;
@@ -321,6 +470,8 @@ static void supervise(struct supervisor *supervisor)
         tell_losses(supervisor);
         count_tick(supervisor);
         try_agreement(supervisor);
+        start_newcomers(supervisor);
+        mark_vote(supervisor);
     }
 }
 
@@ -328,9 +479,9 @@ static void supervise(struct supervisor *supervisor)
 static void end_ranks(struct supervisor *supervisor)
 {
     for (uint32_t rank = 0; rank < supervisor->job->ranks; rank++)
-        if (supervisor->workers[rank].state == WORKER_LIVE)
+        if (is_running(&supervisor->workers[rank]))
             shm_worker_kill(supervisor, rank);
-    while (supervisor->live > 0) {
+    while (supervisor->running > 0) {
         wait_for_events(supervisor);
         take_leave(supervisor);
         deliver_reports(supervisor);
@@ -340,19 +491,16 @@ static void end_ranks(struct supervisor *supervisor)
 static ek_status run_job(struct supervisor *supervisor, const sigset_t *signals)
 {
     ek_status status = open_all(supervisor, signals);
+    if (status == EK_OK && supervisor->options->on_start)
+        status = supervisor->options->on_start(supervisor->options->user, &supervisor->base);
     if (status == EK_OK)
         status = start_ranks(supervisor);
     if (status == EK_OK)
         supervise(supervisor);
     else
         end_job(supervisor, status, ek_error());
-    if (!supervisor->over && supervisor->lost_count > 0) {
-        bool any_done = false;
-        for (uint32_t rank = 0; rank < supervisor->job->ranks; rank++)
-            any_done |= supervisor->workers[rank].state == WORKER_DONE;
-        if (!any_done)
-            end_job(supervisor, EK_PEER_LOST, "every rank was lost");
-    }
+    if (supervisor->any_lost && !supervisor->any_done)
+        end_job(supervisor, EK_PEER_LOST, "every rank was lost");
     end_ranks(supervisor);
     shm_supervisor_close(supervisor);
     if (!supervisor->over)
@@ -362,8 +510,12 @@ static ek_status run_job(struct supervisor *supervisor, const sigset_t *signals)
 
 static ek_status launch_on(struct shm_job *job, const ek_launch_options *options)
 {
-    struct supervisor supervisor = {
-        .options = options, .job = job, .event_fd = -1, .signal_fd = -1, .report_fds = {-1, -1}};
+    struct supervisor supervisor = {.base = {.operations = &ek_engine_shm, .ranks = job->ranks},
+                                    .options = options,
+                                    .job = job,
+                                    .event_fd = -1,
+                                    .signal_fd = -1,
+                                    .report_fds = {-1, -1}};
     supervisor.workers = calloc(job->ranks, sizeof *supervisor.workers);
     supervisor.polled = calloc(job->ranks + 3, sizeof *supervisor.polled);
     ek_status status = EK_NO_MEMORY;
@@ -372,6 +524,7 @@ static ek_status launch_on(struct shm_job *job, const ek_launch_options *options
     } else {
         for (uint32_t rank = 0; rank < job->ranks; rank++)
             supervisor.workers[rank].pidfd = -1;
+        supervisor.respawn_ns = (uint64_t)(options->respawn_seconds * 1e9);
         supervisor.tick_ns = (uint64_t)(options->timeout_seconds * 1e9 / TICKS_PER_TIMEOUT);
         sigset_t signals;
         sigemptyset(&signals);

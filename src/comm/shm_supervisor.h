@@ -8,7 +8,13 @@
 #include <poll.h>
 #include <signal.h>
 
-enum worker_state { WORKER_ABSENT, WORKER_LIVE, WORKER_DONE, WORKER_LOST };
+enum worker_state {
+    WORKER_ABSENT,
+    WORKER_LIVE, /* in the job */
+    WORKER_NEW,  /* started again, has not joined */
+    WORKER_DONE,
+    WORKER_LOST
+};
 
 /* A rank as the supervisor sees it. */
 struct worker {
@@ -20,18 +26,24 @@ struct worker {
     bool timed_out;   /* has been killed (or fenced) for it */
     bool just_lost;   /* on_lost is still to be called */
     ek_loss loss;
+    uint64_t lost_ns;
+    bool settled; /* no rank of the job knows it any more */
+    bool revived; /* is to be started again */
 };
 
 struct supervisor {
+    struct ek_launcher base;
     const ek_launch_options *options;
     struct shm_job *job;
     struct worker *workers; /* [ranks] */
     struct pollfd *polled;  /* [ranks + 3] pidfds, then event, report, signal */
-    uint32_t live;
+    uint32_t live;          /* ranks in the job */
+    uint32_t running;       /* these and those that have not joined */
     int event_fd, signal_fd, report_fds[2];
     sigset_t old_mask;
     uint64_t tick_ns, next_tick_ns; /* tick_ns 0: no timeout */
-    uint32_t lost_count;            /* since launch */
+    uint64_t respawn_ns;            /* 0: never */
+    bool any_lost, any_done;        /* ranks of the job, since launch */
     bool over;                      /* the job ends now, with this: */
     ek_status status;
     char error[EK_ERROR_BYTES];
@@ -44,6 +56,11 @@ static inline struct shm_rank *shm_rank_of(const struct supervisor *supervisor, 
 
 /* Closes all that this process holds of the job but what is -1. */
 void shm_supervisor_close(struct supervisor *supervisor);
+
+static inline bool is_running(const struct worker *worker)
+{
+    return worker->state == WORKER_LIVE || worker->state == WORKER_NEW;
+}
 
 /* Starts one rank. */
 ek_status shm_worker_start(struct supervisor *supervisor, uint32_t rank);

@@ -1,18 +1,24 @@
 /* Recovery in place: ek_recovery of evenkeel.h, where the protocol stands. What it rests on (docs/recovery.md):
  *
- *   - ek_agree gives every survivor the same answer, and completes when all that are alive have come;
- *   - begin and end are one ek_agree each, and every survivor that begins also ends, whatever happened in between, so
- *     that the agreements of different ranks never mix up. (A rank whose begin fails leaves main, which ends the job.)
- *   - ek_membership_lose and ek_membership_moves are pure: equal input, equal plan, on every rank;
+ *   - ek_agree gives every rank of the job the same answer, and completes when all that are alive have come;
+ *   - an attempt is one agreement of kind BEGIN and one of kind END, and every rank passes both, whatever happened
+ *     between them, so that the agreements of different ranks never mix up. A begin that fails because of a loss
+ *     passes END itself, where its peers' ok fails too, and begins anew with them. (A rank whose begin fails for
+ *     another reason leaves main, which ends the job);
+ *   - ek_membership_lose, _join and _moves are pure: equal input, equal plan, on every rank. Newcomers get the input,
+ *     the old membership, from a rank that has it;
+ *   - a rank that was lost is in no membership when it returns: it is never taken for a holder of what it held;
  *   - between begin and end old stores are only read, new stores only written. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
+#include "cluster/membership.h"
 
 struct ek_recovery {
     ek_engine *engine;
-    const ek_membership *old; /* the caller's */
+    const ek_membership *old; /* the caller's, or `received` */
+    ek_membership *received;  /* in a newcomer */
     ek_membership *next;
     ek_move *moves;
     size_t move_count;
@@ -21,9 +27,102 @@ struct ek_recovery {
 
 static void destroy(ek_recovery *recovery)
 {
+    ek_membership_destroy(recovery->received);
     ek_membership_destroy(recovery->next);
     ek_free(recovery->moves);
     free(recovery);
+}
+
+/* ------------------------------------------------------------------------------------------------- begin */
+
+/* The lowest rank that has the old membership, or EK_NONE. */
+static uint32_t find_elder(const ek_agreement *agreement, uint32_t ranks)
+{
+    for (uint32_t rank = 0; rank < ranks; rank++)
+        if (agreement->live[rank] && !agreement->newcomers[rank])
+            return rank;
+    return EK_NONE;
+}
+
+/* The elder sends its packed membership to each newcomer. words is [count]. */
+static ek_status exchange_words(ek_engine *engine, const ek_agreement *agreement, uint32_t elder, uint32_t *words,
+                                size_t count)
+{
+    uint32_t rank = ek_engine_rank(engine), ranks = ek_engine_ranks(engine);
+    ek_message receive = {.peer = elder, .data = words, .bytes = count * sizeof *words};
+    if (agreement->newcomers[rank])
+        return ek_exchange(engine, EK_LANE_COMPUTE, NULL, 0, &receive, 1, NULL);
+    ek_message *sends = calloc(ranks, sizeof *sends);
+    if (!sends)
+        return ek_fail(EK_NO_MEMORY, "out of memory for recovery");
+    size_t send_count = 0;
+    for (uint32_t peer = 0; peer < ranks; peer++)
+        if (agreement->newcomers[peer])
+            sends[send_count++] = (ek_message){.peer = peer, .data = words, .bytes = count * sizeof *words};
+    ek_status status = ek_exchange(engine, EK_LANE_COMPUTE, sends, send_count, NULL, 0, NULL);
+    free(sends);
+    return status;
+}
+
+/* Newcomers learn the membership that the others have. */
+static ek_status share_membership(ek_recovery *recovery, const ek_agreement *agreement)
+{
+    uint32_t rank = ek_engine_rank(recovery->engine);
+    uint32_t elder = find_elder(agreement, ek_engine_ranks(recovery->engine));
+    if (elder == EK_NONE)
+        return ek_fail(EK_UNIT_LOST, "no survivor holds any state: all that did were lost before newcomers had it");
+    if (rank != elder && !agreement->newcomers[rank])
+        return EK_OK;
+    size_t count = membership_packed_words(recovery->old);
+    uint32_t *words = calloc(count, sizeof *words);
+    if (!words)
+        return ek_fail(EK_NO_MEMORY, "out of memory for recovery");
+    membership_pack(recovery->old, words);
+    ek_status status = exchange_words(recovery->engine, agreement, elder, words, count);
+    if (status == EK_OK && rank != elder) {
+        status = membership_unpack(recovery->old, words, &recovery->received);
+        recovery->old = recovery->received;
+    }
+    free(words);
+    return status;
+}
+
+/* The membership without those that are not live, and with those that are and were not in it. */
+static ek_status follow(const ek_membership *old, const bool *live, ek_membership **next)
+{
+    uint32_t ranks = ek_membership_ranks(old), lost_count = 0;
+    uint32_t *lost = calloc(ranks, sizeof *lost);
+    if (!lost)
+        return ek_fail(EK_NO_MEMORY, "out of memory for recovery");
+    for (uint32_t rank = 0; rank < ranks; rank++)
+        if (!live[rank])
+            lost[lost_count++] = rank;
+    ek_membership *current = NULL;
+    ek_status status = ek_membership_lose(old, lost, lost_count, &current);
+    for (uint32_t rank = 0; rank < ranks && status == EK_OK; rank++) {
+        if (!live[rank] || ek_membership_place(old, rank, NULL, NULL) || ek_membership_is_spare(old, rank))
+            continue;
+        ek_membership *joined = NULL;
+        status = ek_membership_join(current, rank, &joined);
+        ek_membership_destroy(current);
+        current = joined;
+    }
+    free(lost);
+    if (status == EK_OK)
+        *next = current;
+    else
+        ek_membership_destroy(current);
+    return status;
+}
+
+static ek_status begin(ek_recovery *recovery)
+{
+    ek_agreement agreement;
+    EK_TRY(ek_agree(recovery->engine, EK_AGREE_BEGIN, true, &agreement));
+    recovery->committed_step = agreement.committed_step;
+    EK_TRY(share_membership(recovery, &agreement));
+    EK_TRY(follow(recovery->old, agreement.live, &recovery->next));
+    return ek_membership_moves(recovery->old, recovery->next, &recovery->moves, &recovery->move_count);
 }
 
 ek_status ek_recovery_begin(ek_recovery **out, ek_engine *engine, const ek_membership *membership)
@@ -31,16 +130,12 @@ ek_status ek_recovery_begin(ek_recovery **out, ek_engine *engine, const ek_membe
     ek_recovery *recovery = calloc(1, sizeof *recovery);
     if (!recovery)
         return ek_fail(EK_NO_MEMORY, "out of memory for recovery");
-    recovery->engine = engine;
-    recovery->old = membership;
-    ek_agreement agreement;
-    ek_status status = ek_agree(engine, true, &agreement);
-    if (status == EK_OK) {
-        recovery->committed_step = agreement.committed_step;
-        status = ek_membership_lose(membership, agreement.lost, agreement.lost_count, &recovery->next);
-    }
-    if (status == EK_OK)
-        status = ek_membership_moves(membership, recovery->next, &recovery->moves, &recovery->move_count);
+    *recovery = (ek_recovery){.engine = engine, .old = membership};
+    ek_agreement failed; /* END, and never ok: a rank was lost */
+    ek_status status;
+    while ((status = begin(recovery)) == EK_PEER_LOST)
+        if ((status = ek_agree(engine, EK_AGREE_END, false, &failed)) != EK_OK)
+            break;
     if (status != EK_OK) {
         destroy(recovery);
         return status;
@@ -48,6 +143,8 @@ ek_status ek_recovery_begin(ek_recovery **out, ek_engine *engine, const ek_membe
     *out = recovery;
     return EK_OK;
 }
+
+/* ------------------------------------------------------------------------------------------ move and end */
 
 const ek_membership *ek_recovery_membership(const ek_recovery *recovery)
 {
@@ -170,7 +267,7 @@ ek_status ek_recovery_end(ek_recovery **recovery, ek_status status, ek_membershi
     ek_recovery *ending = *recovery;
     *recovery = NULL;
     ek_agreement agreement;
-    ek_status agreed = ek_agree(ending->engine, status == EK_OK, &agreement);
+    ek_status agreed = ek_agree(ending->engine, EK_AGREE_END, status == EK_OK, &agreement);
     if (status == EK_OK)
         status = agreed;
     if (status == EK_OK && !agreement.ok)

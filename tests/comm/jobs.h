@@ -69,18 +69,23 @@ static inline ek_status make_world(ek_group **group, ek_engine *engine, ek_lane 
     return ek_group_create(group, engine, lane, tag, ranks, ek_engine_ranks(engine));
 }
 
-/* The ranks that no agreement has reported as lost. */
+/* How many ranks are not in the job. */
+static inline uint32_t count_absent(const ek_engine *engine, const ek_agreement *agreement)
+{
+    uint32_t absent = 0;
+    for (uint32_t rank = 0; rank < ek_engine_ranks(engine); rank++)
+        absent += !agreement->live[rank];
+    return absent;
+}
+
+/* All ranks that are in the job. */
 static inline ek_status make_survivors(ek_group **group, ek_engine *engine, ek_lane lane, uint32_t tag,
                                        const ek_agreement *agreement)
 {
     uint32_t ranks[64], count = 0;
-    for (uint32_t rank = 0; rank < ek_engine_ranks(engine); rank++) {
-        bool lost = false;
-        for (uint32_t i = 0; i < agreement->lost_count; i++)
-            lost |= agreement->lost[i] == rank;
-        if (!lost)
+    for (uint32_t rank = 0; rank < ek_engine_ranks(engine); rank++)
+        if (agreement->live[rank])
             ranks[count++] = rank;
-    }
     return ek_group_create(group, engine, lane, tag, ranks, count);
 }
 

@@ -359,8 +359,10 @@ static ek_status misuse(ek_engine *engine, void *user)
     CHECK_STATUS(ek_engine_alloc(engine, (size_t)1 << 40, &memory), EK_NO_MEMORY);
     CHECK_STATUS(ek_report(engine, values, EK_REPORT_BYTES + 1), EK_INVALID);
     ek_agreement agreement;
-    EK_TRY(ek_agree(engine, true, &agreement));
-    CHECK(agreement.ok && agreement.lost_count == 0 && agreement.committed_step == 0);
+    CHECK_STATUS(ek_agree(engine, (ek_agreement_kind)2, true, &agreement), EK_INVALID);
+    EK_TRY(ek_agree(engine, EK_AGREE_BEGIN, true, &agreement));
+    CHECK(agreement.ok && agreement.live[0] && agreement.live[1] && !agreement.live[2] && !agreement.newcomers[0] &&
+          agreement.committed_step == 0);
     CHECK_STATUS(ek_barrier(group, NULL), EK_INVALID); /* the group is of the last epoch */
     ek_group_destroy(group);
     return EK_OK;

@@ -54,12 +54,12 @@ static ek_status lose_rank_zero(ek_engine *engine, void *user)
     CHECK_STATUS(ek_vote(engine, 3, &one, &total, 1), EK_PEER_LOST);
 
     ek_agreement agreement;
-    EK_TRY(ek_agree(engine, true, &agreement));
+    EK_TRY(ek_agree(engine, EK_AGREE_BEGIN, true, &agreement));
     CHECK(!agreement.ok && agreement.committed_step == 2);
-    CHECK(agreement.lost_count == 1 && agreement.lost[0] == 0 && agreement.lost_before == 0);
-    EK_TRY(ek_agree(engine, ek_engine_rank(engine) != 1, &agreement));
-    CHECK(!agreement.ok && agreement.lost_count == 1 && agreement.lost_before == 1); /* rank 1 was not ok */
-    EK_TRY(ek_agree(engine, true, &agreement));
+    CHECK(count_absent(engine, &agreement) == 1 && !agreement.live[0]);
+    EK_TRY(ek_agree(engine, EK_AGREE_END, ek_engine_rank(engine) != 1, &agreement));
+    CHECK(!agreement.ok && count_absent(engine, &agreement) == 1); /* rank 1 was not ok */
+    EK_TRY(ek_agree(engine, EK_AGREE_BEGIN, true, &agreement));
     CHECK(agreement.ok);
     ek_group_destroy(group);
     EK_TRY(make_survivors(&group, engine, EK_LANE_COMPUTE, 0, &agreement));
@@ -100,9 +100,9 @@ static ek_status lose_two(ek_engine *engine, void *user)
     CHECK_STATUS(ek_barrier(group, NULL), EK_PEER_LOST);
     ek_agreement agreement = {0};
     do
-        EK_TRY(ek_agree(engine, true, &agreement));
-    while (agreement.lost_count < 2); /* the second may be noticed after the first agreement */
-    CHECK(agreement.lost[0] == 1 && agreement.lost[1] == 2);
+        EK_TRY(ek_agree(engine, EK_AGREE_BEGIN, true, &agreement));
+    while (count_absent(engine, &agreement) < 2); /* the second may be noticed after the first agreement */
+    CHECK(!agreement.live[1] && !agreement.live[2]);
     ek_group_destroy(group);
     return EK_OK;
 }
@@ -137,8 +137,8 @@ static ek_status hang_one(ek_engine *engine, void *user)
     else
         CHECK_STATUS(ek_barrier(group, NULL), EK_PEER_LOST);
     ek_agreement agreement;
-    EK_TRY(ek_agree(engine, true, &agreement));
-    CHECK(agreement.lost_count == 1 && agreement.lost[0] == 2);
+    EK_TRY(ek_agree(engine, EK_AGREE_BEGIN, true, &agreement));
+    CHECK(count_absent(engine, &agreement) == 1 && !agreement.live[2]);
     ek_group_destroy(group);
     return EK_OK;
 }
@@ -177,7 +177,7 @@ static ek_status stall_one(ek_engine *engine, void *user)
     }
     ek_group_destroy(group);
     ek_agreement agreement;
-    return ek_agree(engine, true, &agreement);
+    return ek_agree(engine, EK_AGREE_BEGIN, true, &agreement);
 }
 
 static void test_stall(void **state)
@@ -201,8 +201,8 @@ static ek_status die_during_agreement(ek_engine *engine, void *user)
         return ek_inject(engine, EK_FAULT_KILL);
     }
     ek_agreement agreement;
-    EK_TRY(ek_agree(engine, true, &agreement));
-    CHECK(!agreement.ok && agreement.lost_count == 1 && agreement.lost[0] == 1);
+    EK_TRY(ek_agree(engine, EK_AGREE_BEGIN, true, &agreement));
+    CHECK(!agreement.ok && count_absent(engine, &agreement) == 1 && !agreement.live[1]);
     return EK_OK;
 }
 
@@ -330,6 +330,7 @@ struct stress_rank {
     float *heap;
     uint32_t ring[2]; /* the neighbours: before, after */
     uint64_t agreements;
+    uint32_t lost_mask;
 };
 
 static bool is_mortal(const struct stress_rank *self)
@@ -414,12 +415,13 @@ static ek_status recover(struct stress_rank *self, uint64_t step)
     ek_agreement agreement;
     leave_groups(self);
     EK_TRY(maybe_die(self, step, 6));
-    EK_TRY(ek_agree(engine, true, &agreement));
+    EK_TRY(ek_agree(engine, EK_AGREE_BEGIN, true, &agreement));
     CHECK(agreement.committed_step == step - 1); /* this rank was told the truth about its last vote */
-    CHECK(agreement.lost_count > agreement.lost_before);
     struct outcome outcome = {.agreement = ++self->agreements};
-    for (uint32_t i = 0; i < agreement.lost_count; i++)
-        outcome.lost_mask |= 1u << agreement.lost[i];
+    for (uint32_t rank = 0; rank < STRESS_RANKS; rank++)
+        outcome.lost_mask |= (uint32_t)!agreement.live[rank] << rank;
+    CHECK(outcome.lost_mask & ~self->lost_mask);
+    self->lost_mask = outcome.lost_mask;
     EK_TRY(ek_report(engine, &outcome, sizeof outcome));
     return regroup(self, outcome.lost_mask);
 }
