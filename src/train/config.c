@@ -14,6 +14,8 @@
 
 static const char *const format_choices[] = {"bytes", "llmc", "megatron", NULL};
 static const char *const engine_choices[] = {"shm", NULL};
+static const char *const policy_choices[] = {"keep", "shrink", "rebalance", NULL};        /* ek_batch_policy */
+static const char *const power_choices[] = {"none", "nvml", "powercap", "emulated", NULL}; /* ek_power_choice */
 
 #define PLACE(member) .offset = offsetof(ek_config, member), .bytes = sizeof(((ek_config *)0)->member)
 #define WHOLE(member, from, to) .kind = EK_FIELD_WHOLE, PLACE(member), .least = (from), .most = (to)
@@ -61,6 +63,9 @@ static const ek_field fields[] = {
     {"batch.micro", WHOLE(batch.micro, 1, SAMPLES_MOST),
      .derived = "4, or the samples of a replica where those are fewer",
      .help = "samples that a replica computes at once; it bounds the memory for activations"},
+    {"batch.policy", .kind = EK_FIELD_CHOICE, PLACE(batch.policy), .choices = policy_choices, .otherwise = "keep",
+     .help = "what a replica that power cannot keep in step does: keep: it takes longer; shrink: it leaves out samples; rebalance: "
+             "it hands samples to the others"},
 
     {"optimizer.lr", REAL(optimizer.lr, 0, 1000), .otherwise = "1e-3", .help = "learning rate after the warm-up"},
     {"optimizer.min_lr", REAL(optimizer.min_lr, 0, 1000), .derived = "a tenth of optimizer.lr",
@@ -81,8 +86,38 @@ static const ek_field fields[] = {
     {"train.steps", WHOLE(train.steps, 1, STEPS_MOST), .help = "steps to commit"},
     {"train.seed", WHOLE(train.seed, 0, UINT64_MAX), .otherwise = "1",
      .help = "of the initial weights and of the order of samples"},
-    {"train.compare_every", WHOLE(train.compare_every, 0, STEPS_MOST), .otherwise = "0",
+
+    {"power.backend", .kind = EK_FIELD_CHOICE, PLACE(power.backend), .choices = power_choices, .otherwise = "none",
+     .help = "what limits the power of devices: none; nvml: NVIDIA's driver; powercap: Linux, for CPU packages; emulated: "
+             "nothing does, but busy times are reported as the curve says"},
+    {"power.path", .kind = EK_FIELD_STRING, PLACE(power.path), .derived = "the backend's own",
+     .help = "nvml: the library; powercap: the folder; emulated: a file that holds the limits"},
+    {"power.default_watts", REAL(power.default_watts, 1, 1e6), .otherwise = "700",
+     .help = "default limit of an emulated device; the other backends know theirs"},
+    {"power.cap_watts", REAL(power.cap_watts, 0, 1e6), .otherwise = "0",
+     .help = "highest limit that a device is given; 0: 1.3 times the default limit"},
+    {"power.domain_watts", REAL(power.domain_watts, 0, 1e9), .otherwise = "0",
+     .help = "what the devices of a replica may have together; 0: parallel.tp times the default limit"},
+    {"power.curve", .kind = EK_FIELD_PAIRS, .offset = offsetof(ek_config, power.curve),
+     .count_offset = offsetof(ek_config, power.curve_count), .least_real = 0, .most_real = 10,
+     .derived = "the published points of arXiv 2504.06095",
+     .help = "pairs of power and speed of a device, both relative to its default limit, increasing"},
+    {"power.state_file", .kind = EK_FIELD_STRING, PLACE(power.state_file), .derived = "in XDG_RUNTIME_DIR, /run or /tmp",
+     .help = "where the limits found at the start are kept, for the guardian and `evenkeel power restore`"},
+
+    {"health.compare_every", WHOLE(health.compare_every, 0, STEPS_MOST), .otherwise = "0",
      .help = "steps between comparisons of weights and optimizer state across ranks; 0: never"},
+    {"health.straggler_factor", REAL(health.straggler_factor, 0, 100), .otherwise = "0",
+     .help = "a rank that takes so many times as long as its peers is a straggler; 0: none is looked for"},
+    {"health.straggler_steps", WHOLE(health.straggler_steps, 1, STEPS_MOST), .otherwise = "5",
+     .help = "for how many steps in a row"},
+    {"health.straggler_fails", .kind = EK_FIELD_BOOLEAN, PLACE(health.straggler_fails), .otherwise = "false",
+     .help = "a straggler is treated as failed"},
+
+    {"recovery.respawn_seconds", REAL(recovery.respawn_seconds, 0, 1e6), .otherwise = "0",
+     .help = "a lost rank is started again so long after its loss, and comes back at a step boundary; 0: it stays lost"},
+    {"recovery.spares", WHOLE(recovery.spares, 0, RANKS_MOST), .otherwise = "0",
+     .help = "idle ranks that take the role of a lost rank at once"},
 
     {"engine.name", .kind = EK_FIELD_STRING, PLACE(engine.name), .choices = engine_choices, .otherwise = "shm",
      .help = "shm: the ranks are processes of this machine and share memory"},
@@ -126,6 +161,10 @@ static ek_status check_parallel(const ek_settings *settings, const ek_config *co
     if (dp * tp > RANKS_MOST)
         return ek_settings_refuse(settings, "parallel.tp", "%u replicas of %u are %u ranks; at most %u are allowed", dp,
                                   tp, dp * tp, RANKS_MOST);
+    if (config->recovery.spares > RANKS_MOST - dp * tp)
+        return ek_settings_refuse(settings, "recovery.spares",
+                                  "found %u; beside %u ranks with a role at most %u are allowed",
+                                  config->recovery.spares, dp * tp, RANKS_MOST - dp * tp);
     if (min_tp > tp)
         return ek_settings_refuse(settings, "parallel.min_tp", "found %u; at most parallel.tp, %u, is allowed", min_tp,
                                   tp);
@@ -149,6 +188,9 @@ static ek_status check_numbers(const ek_settings *settings, const ek_config *con
         return ek_settings_refuse(settings, "batch.global",
                                   "found %u; at least %u is needed, a sample for each replica (parallel.dp)",
                                   config->batch.global, config->parallel.dp);
+    if (config->health.straggler_factor > 0 && config->health.straggler_factor <= 1)
+        return ek_settings_refuse(settings, "health.straggler_factor", "found %g; 0, or a number above 1, is needed",
+                                  config->health.straggler_factor);
     if (config->optimizer.min_lr > config->optimizer.lr)
         return ek_settings_refuse(settings, "optimizer.min_lr", "found %g; at most optimizer.lr, %g, is allowed",
                                   config->optimizer.min_lr, config->optimizer.lr);

@@ -12,11 +12,14 @@
 #include <evenkeel.h>
 
 #include "base/yaml.h"
+#include "cluster/batch.h"
 #include "model/model.h"
 
 #define EK_MAX_REPLICAS 256
 
 typedef enum ek_data_format { EK_DATA_BYTES, EK_DATA_LLMC, EK_DATA_MEGATRON } ek_data_format;
+
+typedef enum ek_power_choice { EK_POWER_NONE, EK_POWER_NVML, EK_POWER_POWERCAP, EK_POWER_EMULATED } ek_power_choice;
 
 typedef struct ek_config {
     ek_model_config model; /* finished */
@@ -31,6 +34,7 @@ typedef struct ek_config {
     } parallel;
     struct {
         uint32_t global, micro;
+        ek_batch_policy policy;
     } batch;
     struct {
         double lr, min_lr, weight_decay, beta1, beta2, eps, clip; /* clip 0: no clipping */
@@ -38,8 +42,26 @@ typedef struct ek_config {
     } optimizer;
     struct {
         uint64_t steps, seed;
-        uint64_t compare_every; /* steps between comparisons of state across ranks; 0: never */
     } train;
+    struct {
+        ek_power_choice backend;
+        char *path;                                          /* of the backend; "": its own */
+        double default_watts;                                /* emulated: of a device */
+        double cap_watts, domain_watts;                      /* 0: 1.3 times the default; tp times the default */
+        double *curve;                                       /* [curve_count] pairs of power and speed; NULL: the published one */
+        size_t curve_count;
+        char *state_file; /* "": a default place */
+    } power;
+    struct {
+        uint64_t compare_every; /* steps between comparisons of state across ranks; 0: never */
+        double straggler_factor; /* 0: stragglers are not looked for */
+        uint32_t straggler_steps;
+        bool straggler_fails;
+    } health;
+    struct {
+        double respawn_seconds; /* 0: lost ranks stay lost */
+        uint32_t spares;
+    } recovery;
     struct {
         char *name;
         double timeout_seconds;

@@ -296,7 +296,7 @@ static ek_status run_step(ek_worker *worker)
 
 static ek_status compare(ek_worker *worker)
 {
-    uint64_t every = worker->config->train.compare_every;
+    uint64_t every = worker->config->health.compare_every;
     if (!every || worker->committed % every || !worker->placed)
         return EK_OK;
     ek_status status =

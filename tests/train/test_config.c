@@ -80,7 +80,7 @@ static void test_least(void **state)
     assert_int_equal(config->optimizer.warmup_steps, 0);
     assert_int_equal(config->train.steps, 60);
     assert_int_equal(config->train.seed, 1);
-    assert_int_equal(config->train.compare_every, 0);
+    assert_int_equal(config->health.compare_every, 0);
     assert_string_equal(config->engine.name, "shm");
     assert_true(config->engine.timeout_seconds == 10);
     assert_false(config->engine.threads);
@@ -112,7 +112,8 @@ static void test_everything(void **state)
                         "batch: {global: 24, micro: 2}\n"
                         "optimizer: {lr: 3e-4, min_lr: 0, warmup_steps: 7, weight_decay: 0, beta1: 0, beta2: 0.999,\n"
                         "  eps: 1e-10, clip: 0}\n"
-                        "train: {steps: 1000000000, seed: 18446744073709551615, compare_every: 5}\n"
+                        "train: {steps: 1000000000, seed: 18446744073709551615}\n"
+                        "health: {compare_every: 5}\n"
                         "engine: {name: shm, timeout_seconds: 0.5, threads: true}\n",
                         NULL, 0));
     assert_int_equal(config->model.layers, 3);
@@ -146,7 +147,7 @@ static void test_everything(void **state)
     assert_true(config->optimizer.clip == 0);
     assert_int_equal(config->train.steps, 1000000000);
     assert_true(config->train.seed == UINT64_MAX);
-    assert_int_equal(config->train.compare_every, 5);
+    assert_int_equal(config->health.compare_every, 5);
     assert_true(config->engine.timeout_seconds == 0.5);
     assert_true(config->engine.threads);
     ek_config_destroy(config);

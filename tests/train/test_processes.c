@@ -35,7 +35,7 @@ static int enter_directory(void **state)
             "data: {path: %s}\n"
             "parallel: {dp: 2, tp: 4}\n"
             "batch: {global: 8, micro: 2}\n"
-            "train: {steps: 150, compare_every: 1}\n"
+            "train: {steps: 150}\nhealth: {compare_every: 1}\n"
             "engine: {timeout_seconds: 5}\n",
             TEST_TEXT);
     return fclose(file);

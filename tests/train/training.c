@@ -16,14 +16,14 @@ static const char tiny[] =
     "model: {layers: 4, hidden: 256, heads: 8, kv_heads: 4, ffn: 704, vocab: 256, sequence: 128}\n"
     "parallel: {dp: 2, tp: 4}\n"
     "batch: {global: 16, micro: 4}\n"
-    "train: {steps: 40, compare_every: 1}\n"
+    "train: {steps: 40}\nhealth: {compare_every: 1}\n"
     "engine: {timeout_seconds: 60}\n";
 
 static const char small[] =
     "model: {layers: 2, hidden: 64, heads: 8, kv_heads: 4, ffn: 176, vocab: 256, sequence: 32}\n"
     "parallel: {dp: 2, tp: 4}\n"
     "batch: {global: 8, micro: 2}\n"
-    "train: {steps: 40, compare_every: 1}\n"
+    "train: {steps: 40}\nhealth: {compare_every: 1}\n"
     "engine: {timeout_seconds: 1}\n";
 
 static const char common[] = "data: {path: " TEST_TEXT "}\n"

@@ -24,7 +24,7 @@ typedef struct training_result {
     char samples[128];
 } training_result;
 
-/* Every run compares the state of all ranks after every step, unless it overrides train.compare_every. */
+/* Every run compares the state of all ranks after every step, unless it overrides health.compare_every. */
 void run_training(const training_spec *training, training_result *result);
 
 /* Fails unless both ran to their end with the same number of steps, and all losses agree to `tolerance`, relative. */
