@@ -127,6 +127,9 @@ static ek_status begin(ek_recovery *recovery)
 
 ek_status ek_recovery_begin(ek_recovery **out, ek_engine *engine, const ek_membership *membership)
 {
+    if (ek_membership_ranks(membership) > ek_engine_ranks(engine))
+        return ek_fail(EK_INVALID, "ek_recovery_begin: a membership of %u ranks in a job of %u",
+                       ek_membership_ranks(membership), ek_engine_ranks(engine));
     ek_recovery *recovery = calloc(1, sizeof *recovery);
     if (!recovery)
         return ek_fail(EK_NO_MEMORY, "out of memory for recovery");

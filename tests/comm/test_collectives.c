@@ -2,6 +2,8 @@
  * blocking and started, on both lanes at once. */
 #include "jobs.h"
 
+#include <unistd.h>
+
 /* Sizes in floats: empty, tiny, around a slot (8192 floats), around a block, large. */
 static const size_t sizes[] = {0, 1, 17, 1000, 8192, 8193, 40001, 100003};
 #define SIZES (sizeof sizes / sizeof sizes[0])
@@ -331,6 +333,41 @@ static void test_remade_groups(void **state)
     assert_ok(run_job(4, threads, remake_groups, NULL));
 }
 
+/* Rank 0 broadcasts to each of the others in turn, on one lane and from the same slots: what one group's slow member
+ * has not read yet must not be overwritten for the next group. Rank 0 comes last, so the others are still waking up. */
+static ek_status alternate_groups(ek_engine *engine, void *user)
+{
+    (void)user;
+    uint32_t rank = ek_engine_rank(engine), ranks = ek_engine_ranks(engine);
+    ek_group *groups[8] = {NULL};
+    for (uint32_t peer = 1; peer < ranks; peer++)
+        if (rank == 0 || rank == peer)
+            EK_TRY(ek_group_create(&groups[peer], engine, EK_LANE_COMPUTE, peer, (uint32_t[]){0, peer}, 2));
+    for (uint32_t round = 0; round < 500; round++) {
+        for (uint32_t peer = 1; peer < ranks; peer++) {
+            uint32_t words[100];
+            for (uint32_t i = 0; i < 100; i++)
+                words[i] = rank == 0 ? 1000 * round + 100 * peer + i : 0;
+            if (groups[peer])
+                EK_TRY(ek_broadcast(groups[peer], words, sizeof words, 0, NULL));
+            for (uint32_t i = 0; i < 100 && rank == peer; i++)
+                CHECK(words[i] == 1000 * round + 100 * peer + i);
+        }
+        if (rank == 0)
+            usleep(20);
+    }
+    for (uint32_t peer = 1; peer < ranks; peer++)
+        ek_group_destroy(groups[peer]);
+    return EK_OK;
+}
+
+static void test_alternating_groups(void **state)
+{
+    (void)state;
+    FOR_EACH_MODE(threads)
+    assert_ok(run_job(5, threads, alternate_groups, NULL));
+}
+
 static ek_status misuse(ek_engine *engine, void *user)
 {
     (void)user;
@@ -399,6 +436,7 @@ int main(void)
         cmocka_unit_test(test_both_lanes),
         cmocka_unit_test(test_large_ordinary_memory),
         cmocka_unit_test(test_remade_groups),
+        cmocka_unit_test(test_alternating_groups),
         cmocka_unit_test(test_misuse),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
