@@ -18,7 +18,8 @@
 
 typedef struct ek_guardian ek_guardian;
 
-/* state_path NULL: ek_state_default_path. Fails as ek_power_create and ek_state_write do; nothing is left then. */
+/* state_path NULL: one named after this process, in ek_state_folder(). Fails as ek_power_create and ek_state_write do;
+ * nothing is left then. */
 ek_status ek_guardian_create(ek_guardian **guardian, const ek_power_options *options, const char *state_path);
 
 /* The open backend, to read and set limits with. */
