@@ -12,6 +12,7 @@ static const struct {
 } commands[] = {
     {"train", "Train a model, through the loss of devices", ek_command_train},
     {"bench", "Measure this machine: recovery, overhead on the healthy", ek_command_bench},
+    {"power", "Show the power limits of devices, or restore them", ek_command_power},
     {"version", "Print the version and the engines", ek_command_version},
 };
 #define COMMAND_COUNT (sizeof commands / sizeof *commands)

@@ -72,11 +72,11 @@ static char *read_page(const char *path)
 }
 
 /* Every command and the number of its options, in the order of `evenkeel --help`. */
-#define COMMANDS "train, bench, version"
+#define COMMANDS "train, bench, power, version"
 static const struct {
     const char *name;
     unsigned options;
-} commands[] = {{"train", 8}, {"bench", 2}, {"version", 1}};
+} commands[] = {{"train", 8}, {"bench", 2}, {"power", 4}, {"version", 1}};
 
 /* Every option that `evenkeel COMMAND --help` lists is in docs/command-line.md, and the command itself. */
 static void assert_documented(const char *command, unsigned options)
@@ -117,6 +117,8 @@ static void test_help(void **state)
     "STEP:REPLICA.SLOT[@PHASE] is needed, as in 20:1.2@backward; PHASE is forward, backward, sync, commit, optimizer " \
     "or recovery"
 #define LINK_FORM "GBps:MICROSECONDS is needed, as in 12.5:3; 1e-6 to 1e6 and 0 to 1e7 are allowed"
+
+#define POWER_FORM "show or restore is needed, as in evenkeel power show; see evenkeel power --help"
 
 static const struct {
     const char *arguments[6];
@@ -160,6 +162,13 @@ static const struct {
     {{"train", CONFIG, "--hang", "20:1.4"}, "--hang: there is no slot 4 in a replica; 0 to 3 is allowed (parallel.tp)"},
     {{"train", CONFIG, "--set=parallel.degrees=[4,3]", "--kill=20:1.3"},
      "--kill: slot 3 of replica 1 does not start; 0 to 2 do (parallel.degrees)"},
+    {{"power"}, POWER_FORM},
+    {{"power", "--state=x"}, POWER_FORM},
+    {{"power", "raise"}, POWER_FORM},
+    {{"power", "show", "restore"}, "unexpected argument \"restore\"; see evenkeel power --help"},
+    {{"power", "show", "--state=x"}, "--state is for evenkeel power restore"},
+    {{"power", "restore", "--path", "/x"}, "--backend and --path are for evenkeel power show"},
+    {{"power", "show", "--backend=steam"}, "unknown power backend \"steam\"; nvml, powercap and emulated are there"},
     {{"train", CONFIG, "--emulate-link", "fast"}, "--emulate-link fast: " LINK_FORM},
     {{"train", CONFIG, "--emulate-link", "12.5"}, "--emulate-link 12.5: " LINK_FORM},
     {{"train", CONFIG, "--emulate-link", "0:3"}, "--emulate-link 0:3: " LINK_FORM},

@@ -1,0 +1,178 @@
+/* `evenkeel power show` and `evenkeel power restore`. */
+#include <glob.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "cli/commands.h"
+#include "cli/options.h"
+#include "power/backend.h"
+#include "power/state.h"
+
+enum { KEY_BACKEND = 0x2000, KEY_PATH, KEY_STATE };
+
+/* Long enough for counters of energy to tell a mean. */
+#define DRAW_SECONDS 0.2
+
+static const struct argp_option options[] = {
+    {"backend", KEY_BACKEND, "NAME", 0, "show: nvml (default), powercap or emulated", 0},
+    {"path", KEY_PATH, "PATH", 0, "show: nvml's library, powercap's folder or the file of emulated devices", 0},
+    {"state", KEY_STATE, "FILE", 0, "restore: the state file of that job; default: all in the usual folder", 0},
+    {0},
+};
+
+typedef struct command_line {
+    bool restore; /* or show */
+    const char *backend, *path, *state;
+} command_line;
+
+static error_t parse_option(int key, char *argument, struct argp_state *state)
+{
+    command_line *given = state->input;
+    switch (key) {
+    case KEY_BACKEND:
+        given->backend = argument;
+        return 0;
+    case KEY_PATH:
+        given->path = argument;
+        return 0;
+    case KEY_STATE:
+        given->state = argument;
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* Takes the action out of the arguments, so that only options are left. */
+static bool take_action(int *argc, char ***argv, command_line *given)
+{
+    if (*argc < 2 || (strcmp((*argv)[1], "show") != 0 && strcmp((*argv)[1], "restore") != 0))
+        return false;
+    given->restore = strcmp((*argv)[1], "restore") == 0;
+    (*argv)[1] = (*argv)[0];
+    ++*argv;
+    --*argc;
+    return true;
+}
+
+static ek_status check(const command_line *given)
+{
+    if (!given->restore && given->state)
+        return ek_fail(EK_INVALID, "--state is for evenkeel power restore");
+    if (given->restore && (given->backend || given->path))
+        return ek_fail(EK_INVALID, "--backend and --path are for evenkeel power show");
+    return EK_OK;
+}
+
+/* --------------------------------------------------------------------------------------------------- show */
+
+static ek_status show_device(ek_power *power, uint32_t device)
+{
+    ek_power_limits limits;
+    double draw;
+    ek_status status = ek_power_read(power, device, &limits);
+    if (status == EK_OK)
+        status = ek_power_draw(power, device, &draw);
+    if (status == EK_PEER_LOST) {
+        printf("%6u  lost\n", device);
+        return EK_OK;
+    }
+    EK_TRY(status);
+    char drawn[32] = "-";
+    if (!isnan(draw))
+        snprintf(drawn, sizeof drawn, "%.1f", draw);
+    printf("%6u %9.1f %9.1f %9.1f %9.1f %9s  %s\n", device, limits.least_watts, limits.default_watts,
+           limits.greatest_watts, limits.watts, drawn, ek_power_identity(power, device));
+    return EK_OK;
+}
+
+static ek_status show(const command_line *given)
+{
+    ek_power *power;
+    ek_power_options wanted = {.backend = given->backend ? given->backend : "nvml", .path = given->path};
+    EK_TRY(ek_power_create(&power, &wanted));
+    ek_power_sleep(DRAW_SECONDS);
+    printf("%s, watts\n%6s %9s %9s %9s %9s %9s  %s\n", ek_power_name(power), "device", "least", "default", "greatest",
+           "limit", "draw", "identity");
+    ek_status status = EK_OK;
+    for (uint32_t device = 0; status == EK_OK && device < ek_power_devices(power); device++)
+        status = show_device(power, device);
+    ek_power_destroy(power);
+    return status;
+}
+
+/* ------------------------------------------------------------------------------------------------ restore */
+
+static ek_status restore_one(const char *path)
+{
+    uint32_t restored;
+    EK_TRY(ek_state_restore(path, &restored));
+    printf("%s: %u limits set, the rest were as found\n", path, restored);
+    return EK_OK;
+}
+
+/* What jobs that are gone left behind; all of it, though some may fail: then the last failure. */
+static ek_status restore_all(void)
+{
+    char pattern[4096];
+    snprintf(pattern, sizeof pattern, "%s/" EK_STATE_PREFIX "*" EK_STATE_SUFFIX, ek_state_folder());
+    glob_t found;
+    if (glob(pattern, 0, NULL, &found) != 0) {
+        printf("nothing to restore in %s\n", ek_state_folder());
+        return EK_OK;
+    }
+    ek_status status = EK_OK;
+    for (size_t i = 0; i < found.gl_pathc; i++) {
+        pid_t holder = ek_state_holder(found.gl_pathv[i]);
+        if (holder != 0) {
+            printf("%s: left alone, its job lives (process %d)\n", found.gl_pathv[i], (int)holder);
+            continue;
+        }
+        ek_status own = restore_one(found.gl_pathv[i]);
+        if (own == EK_OK)
+            continue;
+        if (status != EK_OK)
+            ek_options_complain();
+        status = own;
+    }
+    globfree(&found);
+    return status;
+}
+
+/* -------------------------------------------------------------------------------------------------- command */
+
+static ek_status act(const command_line *given)
+{
+    EK_TRY(check(given));
+    if (!given->restore)
+        return show(given);
+    return given->state ? restore_one(given->state) : restore_all();
+}
+
+int ek_command_power(int argc, char **argv)
+{
+    static const struct argp argp = {options,
+                                     parse_option,
+                                     "show|restore",
+                                     "Show the power limits of devices, or put back those that a killed job changed.",
+                                     NULL,
+                                     NULL,
+                                     NULL};
+    command_line given = {0};
+    bool action = take_action(&argc, &argv, &given);
+    ek_parsed parsed = action || (argc > 1 && strcmp(argv[1], "--help") == 0)
+                           ? ek_options_parse(&argp, argc, argv, &given)
+                           : EK_PARSED_REFUSED;
+    if (parsed == EK_PARSED_HELP)
+        return EK_EXIT_DONE;
+    if (!action)
+        ek_fail(EK_INVALID, "show or restore is needed, as in evenkeel power show; see evenkeel power --help");
+    ek_status status = parsed == EK_PARSED ? act(&given) : EK_INVALID;
+    if (status == EK_OK)
+        return EK_EXIT_DONE;
+    ek_options_complain();
+    return status == EK_INVALID ? EK_EXIT_REFUSED : EK_EXIT_FAILED;
+}

@@ -1,0 +1,174 @@
+/* The guardian process, and the job's end of it. */
+#include "power/guardian.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/pidfd.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "power/state.h"
+
+struct ek_guardian {
+    pid_t process;   /* 0: there is none */
+    int process_fd;  /* a pidfd of it */
+    int lock;        /* the state file; -1: not written */
+    char *path;      /* of the state file, absolute */
+    ek_power *power; /* NULL until it is open */
+};
+
+/* ------------------------------------------------------------------------------------ the guardian process */
+
+/* Leaves the job: its session and terminal, its folder, its signals, its files but `watched`, which is returned as what
+ * it is then. */
+static int detach(int watched)
+{
+    sigset_t all;
+    sigfillset(&all);
+    sigprocmask(SIG_BLOCK, &all, NULL);
+    setsid();
+    prctl(PR_SET_NAME, "evenkeel-guard");
+    if (chdir("/") != 0)
+        _exit(1);
+    int kept = fcntl(watched, F_DUPFD_CLOEXEC, 3);
+    int null = open("/dev/null", O_RDWR);
+    if (kept < 0 || null < 0)
+        _exit(1);
+    for (int standard = 0; standard < 3; standard++)
+        dup2(null, standard);
+    if (kept > 3)
+        close_range(3, (unsigned)kept - 1, 0);
+    close_range((unsigned)kept + 1, ~0u, 0);
+    return kept;
+}
+
+/* The whole life of the guardian: there is nothing to do while the job lives. */
+static _Noreturn void guard(int job, const char *state_path)
+{
+    struct pollfd ended = {.fd = detach(job), .events = POLLIN};
+    while (poll(&ended, 1, -1) < 0 && errno == EINTR)
+        ;
+    /* The file says why, if this fails. If there is no file the job has not come as far as raising limits. */
+    ek_state_restore(state_path, NULL);
+    _exit(0);
+}
+
+static ek_status start_process(ek_guardian *guardian)
+{
+    int self = pidfd_open(getpid(), 0);
+    pid_t child = self >= 0 ? fork() : -1;
+    if (child == 0)
+        guard(self, guardian->path);
+    if (child > 0)
+        guardian->process_fd = pidfd_open(child, 0);
+    int error = errno;
+    if (self >= 0)
+        close(self);
+    if (child > 0 && guardian->process_fd >= 0) {
+        guardian->process = child;
+        return EK_OK;
+    }
+    if (child > 0) {
+        kill(child, SIGKILL);
+        waitpid(child, NULL, 0);
+    }
+    return ek_fail(EK_SYSTEM, "the guardian of the power limits cannot be started: %s", strerror(error));
+}
+
+static void end_process(ek_guardian *guardian)
+{
+    if (guardian->process == 0)
+        return;
+    siginfo_t info;
+    pidfd_send_signal(guardian->process_fd, SIGKILL, NULL, 0);
+    while (waitid(P_PIDFD, (id_t)guardian->process_fd, &info, WEXITED) < 0 && errno == EINTR)
+        ;
+    close(guardian->process_fd);
+    guardian->process = 0;
+}
+
+/* ------------------------------------------------------------------------------------------------- the job */
+
+/* The guardian works in "/". */
+static ek_status choose_path(const char *given, char **path)
+{
+    char *folder = NULL;
+    int length = -1;
+    if (!given)
+        length = asprintf(path, "%s/" EK_STATE_PREFIX "%d" EK_STATE_SUFFIX, ek_state_folder(), (int)getpid());
+    else if (given[0] == '/')
+        length = asprintf(path, "%s", given);
+    else if ((folder = getcwd(NULL, 0)))
+        length = asprintf(path, "%s/%s", folder, given);
+    free(folder);
+    if (length >= 0)
+        return EK_OK;
+    *path = NULL;
+    return ek_fail(EK_NO_MEMORY, "power state: no memory for its path");
+}
+
+static ek_status open_all(ek_guardian *guardian, const ek_power_options *options, const char *state_path)
+{
+    EK_TRY(choose_path(state_path, &guardian->path));
+    EK_TRY(start_process(guardian));
+    EK_TRY(ek_power_create(&guardian->power, options));
+    if (ek_power_outlives(guardian->power))
+        return ek_state_write(guardian->power, guardian->path, &guardian->lock);
+    end_process(guardian);
+    return EK_OK;
+}
+
+static void destroy(ek_guardian *guardian)
+{
+    end_process(guardian);
+    ek_power_destroy(guardian->power);
+    free(guardian->path);
+    free(guardian);
+}
+
+ek_status ek_guardian_create(ek_guardian **created, const ek_power_options *options, const char *state_path)
+{
+    ek_guardian *guardian = calloc(1, sizeof *guardian);
+    if (!guardian)
+        return ek_fail(EK_NO_MEMORY, "the guardian of the power limits: out of memory");
+    guardian->lock = -1;
+    ek_status status = open_all(guardian, options, state_path);
+    if (status == EK_OK)
+        *created = guardian;
+    else
+        destroy(guardian);
+    return status;
+}
+
+ek_power *ek_guardian_power(const ek_guardian *guardian)
+{
+    return guardian->power;
+}
+
+const char *ek_guardian_state_path(const ek_guardian *guardian)
+{
+    return guardian->lock >= 0 ? guardian->path : NULL;
+}
+
+pid_t ek_guardian_process(const ek_guardian *guardian)
+{
+    return guardian->process;
+}
+
+ek_status ek_guardian_end(ek_guardian *guardian)
+{
+    if (!guardian)
+        return EK_OK;
+    ek_status status = EK_OK;
+    if (guardian->lock >= 0)
+        status = ek_state_restore_held(guardian->path, guardian->lock);
+    destroy(guardian);
+    return status;
+}
