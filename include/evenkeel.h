@@ -165,6 +165,10 @@ EK_API ek_status ek_membership_lose(const ek_membership *old, const uint32_t *lo
  * least degree. With every replica whole it becomes a spare. */
 EK_API ek_status ek_membership_join(const ek_membership *old, uint32_t rank, ek_membership **next);
 
+/* The membership after an agreement: the ranks that are not live are lost, then each live rank that `old` does not know
+ * joins, in ascending order. live is [ranks]. */
+EK_API ek_status ek_membership_follow(const ek_membership *old, const bool *live, ek_membership **next);
+
 EK_API const ek_job *ek_membership_job(const ek_membership *membership);
 EK_API uint32_t ek_membership_ranks(const ek_membership *membership);      /* replicas * base_degree + spares */
 EK_API uint32_t ek_membership_sync_level(const ek_membership *membership); /* K, also the length of the drop order */

@@ -3,6 +3,8 @@
 
 #include "base/error.h"
 
+#include <stdlib.h>
+
 /* The replica that a rank was born into, or EK_NONE. */
 static uint32_t home_of(const ek_membership *membership, uint32_t rank)
 {
@@ -92,4 +94,31 @@ ek_status ek_membership_join(const ek_membership *old, uint32_t rank, ek_members
     }
     *next = joined;
     return EK_OK;
+}
+
+ek_status ek_membership_follow(const ek_membership *old, const bool *live, ek_membership **next)
+{
+    uint32_t ranks = ek_membership_ranks(old), lost_count = 0;
+    uint32_t *lost = calloc(ranks, sizeof *lost);
+    if (!lost)
+        return ek_fail(EK_NO_MEMORY, "no memory for a membership");
+    for (uint32_t rank = 0; rank < ranks; rank++)
+        if (!live[rank])
+            lost[lost_count++] = rank;
+    ek_membership *current = NULL;
+    ek_status status = ek_membership_lose(old, lost, lost_count, &current);
+    for (uint32_t rank = 0; rank < ranks && status == EK_OK; rank++) {
+        if (!live[rank] || ek_membership_place(old, rank, NULL, NULL) || ek_membership_is_spare(old, rank))
+            continue;
+        ek_membership *joined = NULL;
+        status = ek_membership_join(current, rank, &joined);
+        ek_membership_destroy(current);
+        current = joined;
+    }
+    free(lost);
+    if (status == EK_OK)
+        *next = current;
+    else
+        ek_membership_destroy(current);
+    return status;
 }

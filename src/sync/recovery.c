@@ -87,41 +87,13 @@ static ek_status share_membership(ek_recovery *recovery, const ek_agreement *agr
     return status;
 }
 
-/* The membership without those that are not live, and with those that are and were not in it. */
-static ek_status follow(const ek_membership *old, const bool *live, ek_membership **next)
-{
-    uint32_t ranks = ek_membership_ranks(old), lost_count = 0;
-    uint32_t *lost = calloc(ranks, sizeof *lost);
-    if (!lost)
-        return ek_fail(EK_NO_MEMORY, "out of memory for recovery");
-    for (uint32_t rank = 0; rank < ranks; rank++)
-        if (!live[rank])
-            lost[lost_count++] = rank;
-    ek_membership *current = NULL;
-    ek_status status = ek_membership_lose(old, lost, lost_count, &current);
-    for (uint32_t rank = 0; rank < ranks && status == EK_OK; rank++) {
-        if (!live[rank] || ek_membership_place(old, rank, NULL, NULL) || ek_membership_is_spare(old, rank))
-            continue;
-        ek_membership *joined = NULL;
-        status = ek_membership_join(current, rank, &joined);
-        ek_membership_destroy(current);
-        current = joined;
-    }
-    free(lost);
-    if (status == EK_OK)
-        *next = current;
-    else
-        ek_membership_destroy(current);
-    return status;
-}
-
 static ek_status begin(ek_recovery *recovery)
 {
     ek_agreement agreement;
     EK_TRY(ek_agree(recovery->engine, EK_AGREE_BEGIN, true, &agreement));
     recovery->committed_step = agreement.committed_step;
     EK_TRY(share_membership(recovery, &agreement));
-    EK_TRY(follow(recovery->old, agreement.live, &recovery->next));
+    EK_TRY(ek_membership_follow(recovery->old, agreement.live, &recovery->next));
     return ek_membership_moves(recovery->old, recovery->next, &recovery->moves, &recovery->move_count);
 }
 

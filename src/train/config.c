@@ -14,7 +14,7 @@
 
 static const char *const format_choices[] = {"bytes", "llmc", "megatron", NULL};
 static const char *const engine_choices[] = {"shm", NULL};
-static const char *const policy_choices[] = {"keep", "shrink", "rebalance", NULL};        /* ek_batch_policy */
+static const char *const policy_choices[] = {"keep", "shrink", "rebalance", NULL};         /* ek_batch_policy */
 static const char *const power_choices[] = {"none", "nvml", "powercap", "emulated", NULL}; /* ek_power_choice */
 
 #define PLACE(member) .offset = offsetof(ek_config, member), .bytes = sizeof(((ek_config *)0)->member)
@@ -64,7 +64,8 @@ static const ek_field fields[] = {
      .derived = "4, or the samples of a replica where those are fewer",
      .help = "samples that a replica computes at once; it bounds the memory for activations"},
     {"batch.policy", .kind = EK_FIELD_CHOICE, PLACE(batch.policy), .choices = policy_choices, .otherwise = "keep",
-     .help = "what a replica that power cannot keep in step does: keep: it takes longer; shrink: it leaves out samples; rebalance: "
+     .help = "what a replica that power cannot keep in step does: keep: it takes longer; shrink: it leaves out "
+             "samples; rebalance: "
              "it hands samples to the others"},
 
     {"optimizer.lr", REAL(optimizer.lr, 0, 1000), .otherwise = "1e-3", .help = "learning rate after the warm-up"},
@@ -88,8 +89,9 @@ static const ek_field fields[] = {
      .help = "of the initial weights and of the order of samples"},
 
     {"power.backend", .kind = EK_FIELD_CHOICE, PLACE(power.backend), .choices = power_choices, .otherwise = "none",
-     .help = "what limits the power of devices: none; nvml: NVIDIA's driver; powercap: Linux, for CPU packages; emulated: "
-             "nothing does, but busy times are reported as the curve says"},
+     .help =
+         "what limits the power of devices: none; nvml: NVIDIA's driver; powercap: Linux, for CPU packages; emulated: "
+         "nothing does, but busy times are reported as the curve says"},
     {"power.path", .kind = EK_FIELD_STRING, PLACE(power.path), .derived = "the backend's own",
      .help = "nvml: the library; powercap: the folder; emulated: a file that holds the limits"},
     {"power.default_watts", REAL(power.default_watts, 1, 1e6), .otherwise = "700",
@@ -102,7 +104,8 @@ static const ek_field fields[] = {
      .count_offset = offsetof(ek_config, power.curve_count), .least_real = 0, .most_real = 10,
      .derived = "the published points of arXiv 2504.06095",
      .help = "pairs of power and speed of a device, both relative to its default limit, increasing"},
-    {"power.state_file", .kind = EK_FIELD_STRING, PLACE(power.state_file), .derived = "in XDG_RUNTIME_DIR, /run or /tmp",
+    {"power.state_file", .kind = EK_FIELD_STRING, PLACE(power.state_file),
+     .derived = "in XDG_RUNTIME_DIR, /run or /tmp",
      .help = "where the limits found at the start are kept, for the guardian and `evenkeel power restore`"},
 
     {"health.compare_every", WHOLE(health.compare_every, 0, STEPS_MOST), .otherwise = "0",
@@ -115,7 +118,8 @@ static const ek_field fields[] = {
      .help = "a straggler is treated as failed"},
 
     {"recovery.respawn_seconds", REAL(recovery.respawn_seconds, 0, 1e6), .otherwise = "0",
-     .help = "a lost rank is started again so long after its loss, and comes back at a step boundary; 0: it stays lost"},
+     .help =
+         "a lost rank is started again so long after its loss, and comes back at a step boundary; 0: it stays lost"},
     {"recovery.spares", WHOLE(recovery.spares, 0, RANKS_MOST), .otherwise = "0",
      .help = "idle ranks that take the role of a lost rank at once"},
 
