@@ -1,5 +1,6 @@
 # What there is to do, each in one command. CMake does the work; build/ is the only folder that appears.
 BUILD = build
+PREFIX = /usr/local
 
 .PHONY: build demo test bench lint install packages clean
 
@@ -26,9 +27,9 @@ lint:
 	scripts/install-packages build lint
 	scripts/lint
 
-# DESTDIR and cmake's CMAKE_INSTALL_PREFIX say where to.
+# PREFIX and DESTDIR say where to.
 install: build
-	DESTDIR="$(DESTDIR)" cmake --install $(BUILD)
+	DESTDIR="$(DESTDIR)" cmake --install $(BUILD) --prefix "$(PREFIX)"
 
 clean:
 	rm -rf $(BUILD) $(BUILD)-*

@@ -5,6 +5,9 @@
 
 #include <evenkeel.h>
 
+/* Shows on standard error, if that is a terminal, how far a benchmark is; done == of wipes it away. */
+void ek_bench_progress(const char *name, int done, int of);
+
 /* Tokens per second of one rank and of two ranks of DP, and the share of OpenBLAS's rate that one rank reaches.
  * bench/run holds them against PyTorch. */
 ek_status ek_bench_speed(void);

@@ -1,4 +1,5 @@
 #include "jobs.h"
+#include "bench.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -105,6 +106,16 @@ ek_status ek_bench_run(const ek_bench_setup *setup, ek_bench_job *job)
             close(files[i].fd);
     free(text);
     return status;
+}
+
+void ek_bench_progress(const char *name, int done, int of)
+{
+    if (!isatty(STDERR_FILENO))
+        return;
+    if (done < of)
+        fprintf(stderr, "\r\033[K%s: %d of %d", name, done, of);
+    else
+        fprintf(stderr, "\r\033[K");
 }
 
 static int compare_doubles(const void *a, const void *b)

@@ -39,6 +39,7 @@ ek_status ek_bench_overhead(void)
     double ratio[PAIRS], exposed_uniform[PAIRS], exposed_reduced[PAIRS], busy[PAIRS], low, high;
     for (int pair = 0; pair < PAIRS; pair++) {
         healthy_sample a, b;
+        ek_bench_progress("overhead", pair, PAIRS);
         EK_TRY(measure(pair % 2 ? reduced : uniform, pair % 2 ? &b : &a)); /* who goes first alternates */
         EK_TRY(measure(pair % 2 ? uniform : reduced, pair % 2 ? &a : &b));
         ratio[pair] = b.busy / a.busy;
@@ -46,6 +47,7 @@ ek_status ek_bench_overhead(void)
         exposed_uniform[pair] = a.exposed;
         exposed_reduced[pair] = b.exposed;
     }
+    ek_bench_progress("overhead", PAIRS, PAIRS);
     double median = ek_bench_median(ratio, PAIRS);
     ek_bench_median_interval(ratio, PAIRS, &low, &high);
     printf(

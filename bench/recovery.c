@@ -28,8 +28,11 @@ static ek_status measure(double *milliseconds)
 ek_status ek_bench_recovery(void)
 {
     double milliseconds[RUNS], low, high;
-    for (int run = 0; run < RUNS; run++)
+    for (int run = 0; run < RUNS; run++) {
+        ek_bench_progress("recovery", run, RUNS);
         EK_TRY(measure(&milliseconds[run]));
+    }
+    ek_bench_progress("recovery", RUNS, RUNS);
     double median = ek_bench_median(milliseconds, RUNS);
     ek_bench_median_interval(milliseconds, RUNS, &low, &high);
     printf("recovery: TP4+TP4, one rank killed in backward, the job goes on as TP4+TP3 (model of examples/tiny.yaml)\n"

@@ -1,6 +1,10 @@
 /* `evenkeel`: finds the subcommand and hands over. */
+#include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "cli/commands.h"
@@ -11,7 +15,7 @@ static const struct {
     int (*run)(int argc, char **argv);
 } commands[] = {
     {"train", "Train a model, through the loss of devices", ek_command_train},
-    {"bench", "Measure this machine: recovery, overhead on the healthy", ek_command_bench},
+    {"bench", "Measure this machine: speed, recovery, overhead on the healthy", ek_command_bench},
     {"power", "Show the power limits of devices, or restore them", ek_command_power},
     {"version", "Print the version and the engines", ek_command_version},
 };
@@ -42,7 +46,9 @@ static int run(int argc, char **argv)
 {
     if (argc < 2)
         return refuse("a command is needed");
-    if (strcmp(argv[1], "--help") == 0) {
+    if (strcmp(argv[1], "--version") == 0)
+        return ek_command_version(1, (char *[]){"version", NULL});
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0) {
         print_help();
         return EK_EXIT_DONE;
     }
@@ -54,8 +60,32 @@ static int run(int argc, char **argv)
     return refuse(what);
 }
 
+/* Standard streams that the caller closed must not be given to files that are opened later. */
+static void hold_standard_streams(void)
+{
+    int file;
+    do
+        file = open("/dev/null", O_RDWR);
+    while (file >= 0 && file <= STDERR_FILENO);
+    if (file > STDERR_FILENO)
+        close(file);
+}
+
+/* OpenBLAS starts a thread for each core when it is loaded, before main. Ranks want none of them: the command starts
+ * itself again with the variable that it looks at. */
+static void keep_blas_to_one_thread(char **argv)
+{
+    if (getenv("OPENBLAS_NUM_THREADS") || setenv("OPENBLAS_NUM_THREADS", "1", 0) != 0)
+        return;
+    execv("/proc/self/exe", argv); /* where that cannot be done, the threads idle */
+}
+
 int main(int argc, char **argv)
 {
+    keep_blas_to_one_thread(argv);
+    hold_standard_streams();
+    signal(SIGPIPE, SIG_IGN); /* a reader of progress that goes away must not end a training run, */
+    signal(SIGXFSZ, SIG_IGN); /* nor must a limit of file sizes: both are errors of writing */
     int status = run(argc, argv);
     if ((fflush(stdout) != 0 || ferror(stdout)) && status == EK_EXIT_DONE) {
         fprintf(stderr, "evenkeel: standard output cannot be written\n");

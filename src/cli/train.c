@@ -194,6 +194,7 @@ static ek_status train(const command_line *given)
     if (status == EK_OK)
         status = ek_train(&(ek_train_options){
             .config = config,
+            .config_path = given->config_path,
             .faults = given->faults,
             .fault_count = given->fault_count,
             .metrics_path = given->metrics_path,

@@ -48,7 +48,7 @@ static ek_status open_all(struct supervisor *supervisor, const sigset_t *signals
     supervisor->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     supervisor->signal_fd = signalfd(-1, signals, SFD_CLOEXEC | SFD_NONBLOCK);
     if (supervisor->event_fd < 0 || supervisor->signal_fd < 0 || pipe2(supervisor->report_fds, O_CLOEXEC) < 0)
-        return ek_fail(EK_SYSTEM, "ek_launch: cannot open what it needs: %s", strerror(errno));
+        return ek_fail(EK_SYSTEM, "ek_launch: cannot open what it needs: %s; see ulimit -n", strerror(errno));
     fcntl(supervisor->report_fds[0], F_SETFL, O_NONBLOCK);
     supervisor->job->event_fd = supervisor->event_fd;
     supervisor->job->report_fd = supervisor->report_fds[1];
@@ -530,6 +530,7 @@ static ek_status launch_on(struct shm_job *job, const ek_launch_options *options
         sigemptyset(&signals);
         sigaddset(&signals, SIGINT);
         sigaddset(&signals, SIGTERM);
+        sigaddset(&signals, SIGHUP);
         /* If another thread of the program does not block them, the system may give them to that one. */
         pthread_sigmask(SIG_BLOCK, &signals, &supervisor.old_mask);
         status = run_job(&supervisor, &signals);

@@ -2,6 +2,7 @@
 #include "comm/shm_supervisor.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/pidfd.h>
@@ -18,6 +19,10 @@ static _Noreturn void live_as_child(struct supervisor *supervisor, uint32_t rank
     /* Ctrl-C reaches the whole foreground group: the supervisor acts on it for all. */
     signal(SIGINT, SIG_IGN);
     signal(SIGTERM, SIG_IGN);
+    signal(SIGHUP, SIG_IGN);
+    char name[16]; /* as ps and top show it */
+    snprintf(name, sizeof name, "ek rank %u", rank);
+    prctl(PR_SET_NAME, name);
     pthread_sigmask(SIG_SETMASK, &supervisor->old_mask, NULL);
     supervisor->event_fd = supervisor->report_fds[1] = -1; /* kept */
     shm_supervisor_close(supervisor);

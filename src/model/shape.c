@@ -74,9 +74,10 @@ ek_status ek_model_config_finish(ek_model_config *config, uint32_t base_degree)
     ek_model_groups(&finished, groups);
     for (int group = 0; group < EK_MODEL_GROUPS; group++)
         if (groups[group].units < base_degree)
-            return ek_fail(EK_INVALID,
-                           "model.%s: %u units of %s cannot be cut %u ways; at least one per role is needed",
-                           keys[group], groups[group].units, groups[group].name, base_degree);
+            return ek_fail(
+                EK_INVALID,
+                "model.%s: %u units of %s cannot be cut %u ways (parallel.tp); at least one per role is needed",
+                keys[group], groups[group].units, groups[group].name, base_degree);
     *config = finished;
     return EK_OK;
 }

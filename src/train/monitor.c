@@ -1,12 +1,15 @@
 #include "train/monitor.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -23,13 +26,17 @@ typedef struct replica_step {
 
 struct ek_monitor {
     const ek_run *run;
-    FILE *metrics; /* NULL: none */
+    int metrics;         /* file descriptor; -1: none */
+    off_t metrics_bytes; /* written, in whole lines */
     bool quiet, terminal;
     bool line_open; /* the terminal's progress line waits to be overwritten */
     ek_membership *membership;
     uint32_t *lost; /* [ranks] since launch, in the order in which they were lost */
     uint32_t lost_count, absent_at_start;
-    double *injected;               /* [ranks] when a rank said that it would kill or stop itself; 0: it did not */
+    bool *struck;     /* [faults] of the options: those that came about */
+    double *injected; /* [ranks] when a rank said that it would kill or stop itself; 0: it did not */
+    char last_cause[96];
+    uint32_t timed_out;
     double launched, first_noticed; /* first_noticed: of the losses that no recovery has dealt with; 0: none */
 
     bool gathering_step;
@@ -47,19 +54,40 @@ struct ek_monitor {
 
 /* ----------------------------------------------------------------------------------------------- metrics */
 
-/* Takes `line`. */
+static bool write_all(int file, const char *text, size_t bytes)
+{
+    while (bytes) {
+        ssize_t written = write(file, text, bytes);
+        if (written < 0 && errno != EINTR)
+            return false;
+        text += written > 0 ? written : 0;
+        bytes -= written > 0 ? (size_t)written : 0;
+    }
+    return true;
+}
+
+/* Takes `line`. A line that does not fit is taken back, so that a reader finds whole lines alone. */
 static ek_status write_line(ek_monitor *monitor, json_t *line)
 {
-    if (!monitor->metrics) {
-        json_decref(line);
+    char *text = monitor->metrics >= 0 && line ? json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(12)) : NULL;
+    json_decref(line);
+    if (monitor->metrics < 0)
+        return EK_OK;
+    if (!text)
+        return ek_fail(EK_NO_MEMORY, "out of memory for a line of metrics");
+    size_t bytes = strlen(text);
+    text[bytes++] = '\n'; /* in place of the end of the string */
+    bool written = write_all(monitor->metrics, text, bytes);
+    free(text);
+    if (written) {
+        monitor->metrics_bytes += (off_t)bytes;
         return EK_OK;
     }
-    bool written = line && json_dumpf(line, monitor->metrics, JSON_COMPACT | JSON_REAL_PRECISION(12)) == 0 &&
-                   fputc('\n', monitor->metrics) != EOF && fflush(monitor->metrics) == 0;
-    json_decref(line);
-    if (written)
-        return EK_OK;
-    return ek_fail(EK_IO, "cannot write metrics to %s: %s", monitor->run->options->metrics_path, strerror(errno));
+    ek_fail(EK_IO, "cannot write metrics to %s: %s; make room, or name another file with --metrics",
+            monitor->run->options->metrics_path, strerror(errno));
+    if (ftruncate(monitor->metrics, monitor->metrics_bytes) != 0) /* no regular file: nothing to take back */
+        return EK_IO;
+    return EK_IO;
 }
 
 static const char *plural(uint64_t count, const char *one, const char *many)
@@ -129,7 +157,7 @@ static ek_status close_step(ek_monitor *monitor)
     monitor->last_committed = step->committed;
     monitor->last_loss = step->loss;
     show_step(monitor, step, seconds);
-    if (!monitor->metrics)
+    if (monitor->metrics < 0)
         return EK_OK;
     json_t *replicas = json_array();
     for (uint32_t r = 0; r < ek_membership_job(monitor->membership)->replicas; r++) {
@@ -196,6 +224,8 @@ ek_status ek_monitor_lost(void *user, const ek_loss *loss)
     const char *phase = ek_phase_name((ek_phase)ek_note_phase(loss->note));
     char cause[96], text[256];
     describe_loss(loss, monitor->run->config, cause, sizeof cause);
+    snprintf(monitor->last_cause, sizeof monitor->last_cause, "%s", cause);
+    monitor->timed_out += loss->cause == EK_LOSS_TIMEOUT;
     snprintf(text, sizeof text, "replica %u slot %u lost (%s)", replica, slot, cause);
     ek_table_add(&monitor->table,
                  (ek_table_row){.step = step, .seconds = now - monitor->launched, .event = text, .detail = phase});
@@ -287,6 +317,7 @@ ek_status ek_monitor_report(void *user, uint32_t rank, const void *data, size_t 
         return gather_recovery(monitor, rank, &record.recovery);
     if (record.kind == EK_RECORD_FAULT) {
         monitor->injected[rank] = record.fault.injected;
+        monitor->struck[record.fault.fault] = true;
         return EK_OK;
     }
     if (record.step.step <=
@@ -297,6 +328,22 @@ ek_status ek_monitor_report(void *user, uint32_t rank, const void *data, size_t 
         EK_TRY(close_recovery(monitor));
     }
     return gather_step(monitor, rank, &record.step);
+}
+
+/* Empties the file, unless it is one that the run reads. */
+static ek_status open_metrics(ek_monitor *monitor, const char *path)
+{
+    const char *const inputs[] = {monitor->run->config->data.path, monitor->run->options->config_path};
+    struct stat metrics, input;
+    for (size_t i = 0; i < 2; i++)
+        if (inputs[i] && stat(path, &metrics) == 0 && stat(inputs[i], &input) == 0 && metrics.st_dev == input.st_dev &&
+            metrics.st_ino == input.st_ino)
+            return ek_fail(EK_IO, "--metrics %s: that is %s, which the run reads; name another file", path,
+                           i == 0 ? "the data" : "the configuration");
+    monitor->metrics = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (monitor->metrics < 0)
+        return ek_fail(EK_IO, "--metrics %s: %s; name a file that can be written", path, strerror(errno));
+    return EK_OK;
 }
 
 static void show_job(const ek_monitor *monitor)
@@ -317,18 +364,21 @@ ek_status ek_monitor_create(ek_monitor **out, const ek_run *run)
         return ek_fail(EK_NO_MEMORY, "out of memory for metrics");
     const char *path = run->options->metrics_path;
     monitor->run = run;
+    monitor->metrics = -1;
     monitor->quiet = run->options->quiet;
     monitor->terminal = isatty(STDOUT_FILENO);
     monitor->lost = calloc(ek_membership_ranks(run->membership), sizeof *monitor->lost);
     monitor->injected = calloc(ek_membership_ranks(run->membership), sizeof *monitor->injected);
+    monitor->struck = calloc(run->options->fault_count + 1, sizeof *monitor->struck);
     monitor->replicas = calloc(run->config->parallel.dp, sizeof *monitor->replicas);
     monitor->replica_bytes = calloc(run->config->parallel.dp, sizeof *monitor->replica_bytes);
     monitor->absent_at_start = ek_absent_ranks(run->membership);
     ek_status status = ek_membership_lose(run->membership, NULL, 0, &monitor->membership);
-    if (status == EK_OK && (!monitor->lost || !monitor->injected || !monitor->replicas || !monitor->replica_bytes))
+    if (status == EK_OK &&
+        (!monitor->lost || !monitor->injected || !monitor->struck || !monitor->replicas || !monitor->replica_bytes))
         status = ek_fail(EK_NO_MEMORY, "out of memory for metrics");
-    if (status == EK_OK && path && !(monitor->metrics = fopen(path, "we")))
-        status = ek_fail(EK_IO, "--metrics %s: %s; name a file that can be written", path, strerror(errno));
+    if (status == EK_OK && path)
+        status = open_metrics(monitor, path);
     if (status != EK_OK) {
         ek_monitor_destroy(monitor);
         return status;
@@ -344,29 +394,56 @@ void ek_monitor_destroy(ek_monitor *monitor)
 {
     if (!monitor)
         return;
-    if (monitor->metrics)
-        fclose(monitor->metrics);
+    if (monitor->metrics >= 0)
+        close(monitor->metrics);
     ek_table_clear(&monitor->table);
     ek_membership_destroy(monitor->membership);
     free(monitor->lost);
     free(monitor->injected);
+    free(monitor->struck);
     free(monitor->replicas);
     free(monitor->replica_bytes);
     free(monitor);
+}
+
+/* The faults that the user asked for and that did not come about: the rank was lost before, or there was no recovery.
+ */
+static void show_unstruck(const ek_monitor *monitor)
+{
+    const ek_train_options *options = monitor->run->options;
+    for (size_t i = 0; i < options->fault_count; i++)
+        if (!monitor->struck[i])
+            printf("--%s %llu:%u.%u@%s never struck\n", options->faults[i].hang ? "hang" : "kill",
+                   (unsigned long long)options->faults[i].step, options->faults[i].replica, options->faults[i].slot,
+                   ek_phase_name(options->faults[i].phase));
+}
+
+/* Adds to what went wrong what the user can do about it. */
+static void explain(const ek_monitor *monitor, ek_status status, char *reason, size_t size)
+{
+    size_t length = strlen(reason);
+    if (status == EK_PEER_LOST && monitor->last_cause[0])
+        snprintf(reason + length, size - length, ", the last by %s%s", monitor->last_cause,
+                 monitor->timed_out == monitor->lost_count ? "; raise engine.timeout_seconds if they were but slow"
+                                                           : "");
+    if (status == EK_UNIT_LOST)
+        snprintf(reason + length, size - length, "; more replicas (parallel.dp) hold more copies");
 }
 
 ek_status ek_monitor_finish(ek_monitor *monitor, ek_status status)
 {
     char reason[EK_ERROR_BYTES];
     snprintf(reason, sizeof reason, "%s", ek_error());
+    explain(monitor, status, reason, sizeof reason);
     ek_status written = close_step(monitor);
     if (written == EK_OK)
         written = close_recovery(monitor);
     double wall = ek_wall_seconds() - monitor->launched;
     double goodput = wall > 0.0 ? monitor->committed_seconds / wall : 0.0;
-    json_t *line = json_pack("{s:s, s:s, s:I, s:f, s:f, s:f}", "event", "end", "status",
-                             status == EK_OK ? "done" : "failed", "steps", (json_int_t)monitor->committed_steps, "loss",
-                             monitor->last_loss, "seconds", wall, "goodput", goodput);
+    json_t *line = json_pack("{s:s, s:s, s:I, s:f, s:f}", "event", "end", "status", status == EK_OK ? "done" : "failed",
+                             "steps", (json_int_t)monitor->committed_steps, "seconds", wall, "goodput", goodput);
+    if (monitor->committed_steps)
+        json_object_set_new(line, "loss", json_real(monitor->last_loss));
     if (status != EK_OK)
         json_object_set_new(line, "reason", json_string(reason));
     if (written == EK_OK)
@@ -382,6 +459,7 @@ ek_status ek_monitor_finish(ek_monitor *monitor, ek_status status)
                    wall, monitor->last_loss, 100.0 * goodput);
         else
             printf("no step committed in %.1f s\n", wall);
+        show_unstruck(monitor);
         fflush(stdout);
     }
     if (status != EK_OK) /* the text of what went wrong first is the one to keep */

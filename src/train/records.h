@@ -31,6 +31,7 @@ typedef struct ek_recovery_record {
 /* The last words of a rank that kills or stops itself because the user asked for it. */
 typedef struct ek_fault_record {
     ek_record_kind kind;
+    uint32_t fault;  /* index in the options */
     double injected; /* monotonic seconds */
 } ek_fault_record;
 

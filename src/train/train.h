@@ -33,6 +33,7 @@ typedef struct ek_fault_point {
 
 typedef struct ek_train_options {
     const ek_config *config;
+    const char *config_path;      /* NULL: not from a file */
     const ek_fault_point *faults; /* each names a step, replica and slot that the run has */
     size_t fault_count;
     const char *metrics_path; /* JSON lines, overwritten; NULL: none */

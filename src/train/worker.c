@@ -63,11 +63,11 @@ static void beat(ek_worker *worker, ek_phase phase)
 }
 
 /* Tells when, so that recovery can be timed from the fault itself. */
-static ek_status inject(ek_worker *worker, bool hang)
+static ek_status inject(ek_worker *worker, size_t fault)
 {
-    ek_fault_record record = {.kind = EK_RECORD_FAULT, .injected = ek_wall_seconds()};
+    ek_fault_record record = {.kind = EK_RECORD_FAULT, .fault = (uint32_t)fault, .injected = ek_wall_seconds()};
     EK_TRY(ek_report(worker->engine, &record, sizeof record));
-    return ek_inject(worker->engine, hang ? EK_FAULT_HANG : EK_FAULT_KILL);
+    return ek_inject(worker->engine, worker->run->options->faults[fault].hang ? EK_FAULT_HANG : EK_FAULT_KILL);
 }
 
 /* Kills or stops this rank if the user asked for it here. */
@@ -79,7 +79,7 @@ static ek_status fault_point(ek_worker *worker, ek_phase phase)
         bool due =
             phase == EK_PHASE_RECOVERY ? current_step(worker) >= fault->step : current_step(worker) == fault->step;
         if (due && fault->phase == phase && fault->replica * worker->config->parallel.tp + fault->slot == worker->rank)
-            return inject(worker, fault->hang);
+            return inject(worker, i);
     }
     return EK_OK;
 }
@@ -380,14 +380,15 @@ static ek_status begin(ek_worker *worker)
 {
     const ek_run *run = worker->run;
     const ek_config *config = worker->config;
+    beat(worker, EK_PHASE_FORWARD);
     worker->gradient_of = calloc(run->tensor_count, sizeof *worker->gradient_of);
     worker->tokens = calloc((size_t)config->batch.micro * (config->model.sequence + 1), sizeof *worker->tokens);
     if (!worker->gradient_of || !worker->tokens)
         return ek_fail(EK_NO_MEMORY, "out of memory for the token buffer");
     EK_TRY(ek_membership_lose(run->membership, NULL, 0, &worker->membership)); /* a copy of its own */
     EK_TRY(ek_store_create(&worker->store, worker->engine, worker->membership, run->tensors, run->tensor_count));
-    ek_store_init(&worker->store, worker->engine, ek_note(1, EK_PHASE_FORWARD), worker->membership, &config->model,
-                  config->train.seed, run->tensors, run->tensor_count);
+    ek_store_init(&worker->store, worker->engine, ek_note(current_step(worker), EK_PHASE_FORWARD), worker->membership,
+                  &config->model, config->train.seed, run->tensors, run->tensor_count);
     return attach(worker);
 }
 

@@ -216,14 +216,18 @@ static void test_files_that_cannot_be_used(void **state)
                  "evenkeel: --metrics missing/metrics.jsonl: No such file or directory; name a file that can be "
                  "written\n");
     got = RUN(SHORT, "--metrics=/dev/full");
-    assert_fails(&got, 1, "evenkeel: cannot write metrics to /dev/full: No space left on device\n");
+    assert_fails(&got, 1,
+                 "evenkeel: cannot write metrics to /dev/full: No space left on device; make room, or name another "
+                 "file with --metrics\n");
 }
 
 static void test_unit_lost(void **state)
 {
     (void)state;
     outcome got = RUN(SHORT, "--set=parallel.dp=1", "--kill=2:0.1");
-    assert_fails(&got, 1, "evenkeel: no survivor holds unit 1 of attention (lost with ranks 1)\n");
+    assert_fails(&got, 1,
+                 "evenkeel: no survivor holds unit 1 of attention (lost with ranks 1); more replicas "
+                 "(parallel.dp) hold more copies\n");
 }
 
 static void test_no_memory(void **state)

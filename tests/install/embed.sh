@@ -13,7 +13,7 @@ PKG_CONFIG_PATH=$(dirname "$pc")
 export PKG_CONFIG_PATH
 # shellcheck disable=SC2046 # flags are words
 "$compiler" -std=c17 -Wall -Wextra -Wpedantic -Werror "$source/examples/embed.c" -o "$prefix/embed" \
-    $(pkg-config --define-variable=prefix="$prefix" --cflags --libs evenkeel) -lm
+    $(pkg-config --cflags --libs evenkeel) -lm
 LD_LIBRARY_PATH=$(dirname "$(find "$prefix" -name libevenkeel.so)")
 export LD_LIBRARY_PATH
 "$prefix/embed"
@@ -23,4 +23,8 @@ library=$(find "$prefix" -name 'libevenkeel.so.0')
 nm -D --defined-only "$library" | awk '$2 == "T" {print $3}' | sort >"$prefix/exported"
 grep -o '^EK_API [^(]*(' "$source/include/evenkeel.h" | sed 's/($//; s/.*[ *]//' | sort >"$prefix/declared"
 diff "$prefix/declared" "$prefix/exported" || { echo "the library exports (>) other functions than evenkeel.h declares (<)"; exit 1; }
+if readelf -d "$library" | grep NEEDED | grep -v -e 'lib[cm]\.so' -e ld-linux; then
+    echo "the library needs more than the C library"
+    exit 1
+fi
 "$prefix/bin/evenkeel" version
