@@ -228,9 +228,11 @@ static double shrink(ek_governor *governor)
     uint32_t replicas = governor->options.replicas;
     ek_batch_shrink(governor->options.samples, governor->seconds, DBL_MAX, replicas, governor->candidate);
     double step_seconds = slowest_step(governor, governor->candidate, true);
-    for (uint32_t i = 0; i < replicas; i++)
-        if (governor->replica[i].healthy)
-            governor->seconds[i] = 0; /* takes its whole range */
+    for (uint32_t i = 0; i < replicas; i++) {
+        const governed *replica = &governor->replica[i];
+        if (governor->active[i]) /* 0: takes its whole range */
+            governor->seconds[i] = replica->healthy ? 0 : replica->seconds / replica->top_speed;
+    }
     ek_batch_shrink(governor->options.samples, governor->seconds, step_seconds, replicas, governor->candidate);
     for (uint32_t i = 0; i < replicas && governor->decided; i++) {
         double margin = band(governor, &governor->replica[i]);
