@@ -220,45 +220,64 @@ static void random_world(simulation *world, uint64_t seed, ek_batch_policy polic
 
 /* ---------------------------------------------------------------------------------- what should come out */
 
-/* How far the true steps are from the best that the policy allows, relative: above 0 where a replica holds up the
- * others though it need not, or has more power than it needs. Judged by the truth alone. */
+static double top_speed(const simulation *world, uint32_t replica)
+{
+    return pow(ek_curve_speed(&world->options.curve, limit_of(world, replica) / TDP), world->gain);
+}
+
+/* A replica's step with so many samples where power does what it may: a healthy one's at the default limit, a reduced
+ * one's at its limit, if it need not be slowed to the pace of the healthy. */
+static double powered_step(const simulation *world, uint32_t replica, uint32_t samples)
+{
+    double healthy_seconds = INFINITY, seconds = world->seconds[replica];
+    for (uint32_t i = 0; i < world->options.replicas; i++)
+        if (world->seconds[i] > 0 && healthy(world, i))
+            healthy_seconds = fmin(healthy_seconds, world->seconds[i]);
+    if (healthy(world, replica))
+        return world->fixed + seconds * samples;
+    return fmax(world->fixed + healthy_seconds * samples,
+                (world->fixed + seconds * samples) / top_speed(world, replica));
+}
+
+/* The shortest step that moving samples can give: they are handed out one by one to whoever is done first. */
+static double best_step(const simulation *world)
+{
+    uint32_t samples[REPLICAS_MOST] = {0};
+    double slowest = 0;
+    for (uint32_t taken = 0; taken < world->options.samples; taken++) {
+        uint32_t next = 0;
+        for (uint32_t i = 1; i < world->options.replicas; i++)
+            if (world->seconds[i] > 0 &&
+                powered_step(world, i, samples[i] + 1) < powered_step(world, next, samples[next] + 1))
+                next = i;
+        slowest = fmax(slowest, powered_step(world, next, ++samples[next]));
+    }
+    return slowest;
+}
+
+/* How far the true steps are from the best that the policy allows, relative: above 0 where a reduced replica holds up
+ * the others though it need not, has more power than it needs or fewer samples than it could do. */
 static double worst_excess(const simulation *world)
 {
     const ek_governor_options *options = &world->options;
-    double pace = 0, worst = 0, powered[REPLICAS_MOST];
+    bool rebalance = options->policy == EK_BATCH_REBALANCE, shrink = options->policy == EK_BATCH_SHRINK;
+    double pace = 0;
     for (uint32_t i = 0; i < options->replicas; i++)
-        if (world->seconds[i] > 0 && (healthy(world, i) || options->policy == EK_BATCH_REBALANCE))
+        if (world->seconds[i] > 0 && (healthy(world, i) || rebalance))
             pace = fmax(pace, busy(world, i, 0));
-    double healthy_seconds = 0;
-    for (uint32_t i = 0; i < options->replicas; i++)
-        if (world->seconds[i] > 0 && healthy(world, i))
-            healthy_seconds = fmax(healthy_seconds, world->seconds[i]);
+    double worst = rebalance ? pace / best_step(world) - 1 : 0;
     for (uint32_t i = 0; i < options->replicas; i++) {
-        powered[i] = INFINITY;
-        if (!(world->seconds[i] > 0))
-            continue;
-        double top = pow(ek_curve_speed(&options->curve, limit_of(world, i) / TDP), world->gain);
-        powered[i] = healthy(world, i) ? world->seconds[i] : fmax(healthy_seconds, world->seconds[i] / top);
         ek_decision decision = ek_governor_decision(world->governor, i);
-        double seconds = busy(world, i, 0), one_sample = world->seconds[i] / top;
-        if (healthy(world, i))
+        if (!(world->seconds[i] > 0) || healthy(world, i))
             continue;
-        bool at_limit = decision.watts >= limit_of(world, i) * (1 - 1e-9), at_default = decision.watts == TDP;
-        if (!at_limit || (options->policy == EK_BATCH_SHRINK && decision.share.count))
-            worst = fmax(worst, seconds / pace - 1);
-        if (!at_default)
+        uint32_t even = (i + 1) * options->samples / options->replicas - i * options->samples / options->replicas;
+        double seconds = busy(world, i, 0), one_more = decision.share.count + 1;
+        double least = (world->fixed + world->seconds[i] * decision.share.count) / top_speed(world, i);
+        worst = fmax(worst, seconds / fmax(pace, shrink && decision.share.count ? 0 : least) - 1);
+        if (decision.watts > TDP)
             worst = fmax(worst, 1 - seconds / pace);
-        if (options->policy == EK_BATCH_SHRINK && decision.share.count < options->samples / options->replicas)
-            worst = fmax(worst, 1 - (decision.share.count + 1) * one_sample / pace);
-    }
-    if (options->policy == EK_BATCH_REBALANCE) {
-        ek_batch_share best[REPLICAS_MOST];
-        double step = 0;
-        ek_batch_rebalance(options->samples, powered, options->replicas, best);
-        for (uint32_t i = 0; i < options->replicas; i++)
-            if (best[i].count)
-                step = fmax(step, powered[i] * best[i].count);
-        worst = fmax(worst, pace / step - 1);
+        if (shrink && decision.share.count < even)
+            worst = fmax(worst, 1 - (world->fixed + world->seconds[i] * one_more) / top_speed(world, i) / pace);
     }
     return worst;
 }
