@@ -9,8 +9,9 @@
 #include "base/error.h"
 #include "power/estimate.h"
 
-#define CAP_DEFAULT 1.3   /* times the default limit */
-#define BAND_LEAST 0.0025 /* smaller corrections are not worth a change */
+#define CAP_DEFAULT 1.3    /* times the default limit */
+#define BAND_LEAST 0.0025  /* smaller corrections are not worth a change */
+#define NOISE_ASSUMED 0.02 /* of a measurement, while there are too few to tell */
 #define RETREATS_MOST 6
 #define LOOK_STEPS 64       /* between late decisions */
 #define RESTART_CHANGE 0.05 /* measurements from before a change of speed or samples that is larger do not count */
@@ -133,11 +134,11 @@ static void update_seconds(ek_governor *governor)
             continue;
         known++;
         scale += replica->estimate.value / replica->work;
-        noisy += replica->estimate.count >= 2;
+        noisy += replica->estimate.noise_known;
         noise += replica->estimate.noise;
     }
     scale = known ? scale / known : 1;
-    noise = noisy ? noise / noisy : 0;
+    noise = noisy ? noise / noisy : NOISE_ASSUMED;
     for (uint32_t i = 0; i < governor->options.replicas; i++) {
         governed *replica = &governor->replica[i];
         const ek_estimate *estimate = &replica->estimate;
@@ -163,11 +164,12 @@ static double healthy_median(ek_governor *governor)
     return (governor->seconds[(count - 1) / 2] + governor->seconds[count / 2]) / 2;
 }
 
-/* What a healthy replica is taken to need for a sample: what they all need, unless it is slower beyond doubt. The
- * slowest of many noisy measurements would be too slow a pace. */
+/* What a healthy replica is taken to need for a sample: what they all need, unless it is slower or faster beyond doubt.
+ * The slowest of many noisy measurements would be too slow a pace. */
 static double healthy_seconds(const governed *replica, double median)
 {
-    return fmax(median, replica->seconds * (1 - 2 * replica->error));
+    double doubt = 2 * replica->error;
+    return fmax(fmin(median, replica->seconds * (1 + doubt)), replica->seconds * (1 - doubt));
 }
 
 /* ----------------------------------------------------------------------------------------------- deciding */
@@ -203,18 +205,20 @@ static double slowest_step(const ek_governor *governor, const ek_batch_share *sh
 }
 
 /* Sets seconds[] to what each replica needs for a sample where power does what it may: healthy ones at the default
- * limit, the others as fast as those or at their limit. Retired: INFINITY. */
+ * limit, the others as fast as the fastest of those or at their limit. Retired: INFINITY. */
 static void set_seconds(ek_governor *governor)
 {
-    double median = healthy_median(governor);
+    double median = healthy_median(governor), fastest = INFINITY;
+    for (uint32_t i = 0; i < governor->options.replicas; i++) {
+        governor->seconds[i] = INFINITY;
+        if (governor->replica[i].healthy)
+            governor->seconds[i] = healthy_seconds(&governor->replica[i], median);
+        fastest = fmin(fastest, governor->seconds[i]);
+    }
     for (uint32_t i = 0; i < governor->options.replicas; i++) {
         const governed *replica = &governor->replica[i];
-        if (!governor->active[i])
-            governor->seconds[i] = INFINITY;
-        else if (replica->healthy)
-            governor->seconds[i] = healthy_seconds(replica, median);
-        else
-            governor->seconds[i] = fmax(fmin(replica->seconds, median), replica->seconds / replica->top_speed);
+        if (governor->active[i] && !replica->healthy)
+            governor->seconds[i] = fmax(fmin(replica->seconds, fastest), replica->seconds / replica->top_speed);
     }
 }
 
