@@ -10,10 +10,7 @@
 #define OFF_DEVIATIONS 3.0
 #define OFF_COUNT_LEAST 4 /* with fewer measurements nobody knows what is far off */
 
-/* What a single measurement may be off by while nothing is known about its noise. */
-#define SINGLE_ERROR 0.04
-
-/* How much too small a deviation found in so few measurements may well be. */
+/* How much too small a deviation found in so few measurements, two or more, may well be. */
 static double allowance(uint32_t count)
 {
     return 1 + 1.0 / (count - 1);
@@ -31,7 +28,10 @@ static void evaluate(ek_estimate *estimate)
         deviations += fabs(estimate->ordered[i] - estimate->value);
     double mean_deviation = deviations / count / estimate->value;
     /* of a normal variable: its mean absolute deviation is sqrt(2/pi) of its standard deviation */
-    estimate->noise = count < 2 ? 0 : 1.2533 * mean_deviation * sqrt(count / (count - 1.0));
+    if (count < 2)
+        return;
+    estimate->noise = 1.2533 * mean_deviation * sqrt(count / (count - 1.0));
+    estimate->noise_known = true;
 }
 
 static void insert(ek_estimate *estimate, double measurement)
@@ -98,7 +98,6 @@ void ek_estimate_restart(ek_estimate *estimate)
 
 double ek_estimate_error(const ek_estimate *estimate, double noise)
 {
-    if (estimate->count < 2)
-        return SINGLE_ERROR;
-    return noise * allowance(estimate->count) / sqrt(estimate->count);
+    uint32_t count = estimate->count > 1 ? estimate->count : 1;
+    return noise * allowance(count > 1 ? count : 2) / sqrt(count);
 }

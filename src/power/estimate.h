@@ -16,7 +16,8 @@ typedef struct ek_estimate {
     double window[ESTIMATE_WINDOW];  /* as they came */
     double ordered[ESTIMATE_WINDOW]; /* the same, ascending */
     double value;                    /* 0: nothing is known */
-    double noise;                    /* standard deviation of one measurement, relative; 0 below two */
+    double noise;                    /* standard deviation of one measurement, relative */
+    bool noise_known;                /* from two measurements on */
     uint32_t off_count;              /* held back: measurements in a row that are far off on one side */
     double off[ESTIMATE_RUN];
 } ek_estimate;
@@ -24,7 +25,7 @@ typedef struct ek_estimate {
 /* Takes in a measurement above 0. True: the quantity has changed. */
 bool ek_estimate_add(ek_estimate *estimate, double measurement);
 
-/* Forgets the measurements but keeps the value until there are new ones. */
+/* Forgets the measurements but keeps value and noise until there are new ones. */
 void ek_estimate_restart(ek_estimate *estimate);
 
 /* The standard error of the value, relative, where one measurement has the deviation `noise` (relative). */

@@ -9,8 +9,10 @@
 #include "base/error.h"
 #include "power/estimate.h"
 
-#define CAP_DEFAULT 1.3     /* times the default limit */
-#define BAND_LEAST 0.0025   /* smaller corrections are not worth a change */
+#define CAP_DEFAULT 1.3    /* times the default limit */
+#define BAND_LEAST 0.0025  /* smaller corrections are not worth a change */
+#define NOISE_ASSUMED 0.02 /* of a measurement, while there are too few to tell */
+#define RETREATS_MOST 6
 #define LOOK_STEPS 64       /* between late decisions */
 #define RESTART_CHANGE 0.05 /* measurements from before a change of speed or samples that is larger do not count */
 
@@ -22,8 +24,9 @@ typedef struct governed {
     double top_speed; /* at that limit, against the default limit */
     double speed;     /* as decided, and the watts for it; watts 0: retired */
     double watts;
-    double seconds; /* for a sample at the default limit; relative to each other while nothing is measured */
-    double error;   /* standard error of seconds, relative */
+    double seconds;    /* for a sample at the default limit; relative to each other while nothing is measured */
+    double error;      /* standard error of seconds, relative */
+    uint32_t retreats; /* policy shrink: how often samples had to be given up again */
     double predicted_seconds;
     ek_estimate estimate;
 } governed;
@@ -37,6 +40,8 @@ struct ek_governor {
     bool *active;
     ek_batch_share *shares;    /* as decided */
     ek_batch_share *candidate; /* what they may become */
+    ek_batch_share *left;      /* what they were before the last time that rebalance moved samples, */
+    double left_seconds;       /* and the step then; 0: not known */
     double *seconds;           /* scratch: for a sample at the power that it may have */
 };
 
@@ -74,9 +79,10 @@ ek_status ek_governor_create(ek_governor **governor, const ek_governor_options *
         created->seconds = calloc(checked.replicas, sizeof *created->seconds);
         created->shares = calloc(checked.replicas, sizeof *created->shares);
         created->candidate = calloc(checked.replicas, sizeof *created->candidate);
+        created->left = calloc(checked.replicas, sizeof *created->left);
     }
     if (!created || !created->replica || !created->active || !created->seconds || !created->shares ||
-        !created->candidate) {
+        !created->candidate || !created->left) {
         ek_governor_destroy(created);
         return ek_fail(EK_NO_MEMORY, "no memory for the governor of %u replicas", checked.replicas);
     }
@@ -93,6 +99,7 @@ void ek_governor_destroy(ek_governor *governor)
     free(governor->seconds);
     free(governor->shares);
     free(governor->candidate);
+    free(governor->left);
     free(governor);
 }
 
@@ -127,11 +134,11 @@ static void update_seconds(ek_governor *governor)
             continue;
         known++;
         scale += replica->estimate.value / replica->work;
-        noisy += replica->estimate.count >= 2;
+        noisy += replica->estimate.noise_known;
         noise += replica->estimate.noise;
     }
     scale = known ? scale / known : 1;
-    noise = noisy ? noise / noisy : 0;
+    noise = noisy ? noise / noisy : NOISE_ASSUMED;
     for (uint32_t i = 0; i < governor->options.replicas; i++) {
         governed *replica = &governor->replica[i];
         const ek_estimate *estimate = &replica->estimate;
@@ -157,11 +164,12 @@ static double healthy_median(ek_governor *governor)
     return (governor->seconds[(count - 1) / 2] + governor->seconds[count / 2]) / 2;
 }
 
-/* What a healthy replica is taken to need for a sample: what they all need, unless it is slower beyond doubt. The
- * slowest of many noisy measurements would be too slow a pace. */
+/* What a healthy replica is taken to need for a sample: what they all need, unless it is slower or faster beyond doubt.
+ * The slowest of many noisy measurements would be too slow a pace. */
 static double healthy_seconds(const governed *replica, double median)
 {
-    return fmax(median, replica->seconds * (1 - 2 * replica->error));
+    double doubt = 2 * replica->error;
+    return fmax(fmin(median, replica->seconds * (1 + doubt)), replica->seconds * (1 - doubt));
 }
 
 /* ----------------------------------------------------------------------------------------------- deciding */
@@ -197,18 +205,20 @@ static double slowest_step(const ek_governor *governor, const ek_batch_share *sh
 }
 
 /* Sets seconds[] to what each replica needs for a sample where power does what it may: healthy ones at the default
- * limit, the others as fast as those or at their limit. Retired: INFINITY. */
+ * limit, the others as fast as the fastest of those or at their limit. Retired: INFINITY. */
 static void set_seconds(ek_governor *governor)
 {
-    double median = healthy_median(governor);
+    double median = healthy_median(governor), fastest = INFINITY;
+    for (uint32_t i = 0; i < governor->options.replicas; i++) {
+        governor->seconds[i] = INFINITY;
+        if (governor->replica[i].healthy)
+            governor->seconds[i] = healthy_seconds(&governor->replica[i], median);
+        fastest = fmin(fastest, governor->seconds[i]);
+    }
     for (uint32_t i = 0; i < governor->options.replicas; i++) {
         const governed *replica = &governor->replica[i];
-        if (!governor->active[i])
-            governor->seconds[i] = INFINITY;
-        else if (replica->healthy)
-            governor->seconds[i] = healthy_seconds(replica, median);
-        else
-            governor->seconds[i] = fmax(fmin(replica->seconds, median), replica->seconds / replica->top_speed);
+        if (governor->active[i] && !replica->healthy)
+            governor->seconds[i] = fmax(fmin(replica->seconds, fastest), replica->seconds / replica->top_speed);
     }
 }
 
@@ -222,42 +232,53 @@ static double keep(ek_governor *governor)
 }
 
 /* A reduced replica takes what it can in the step of the healthy ones. One whose present samples are within the band of
- * that keeps them. */
+ * that keeps them. Each time it has had to give up samples that seemed to fit, more room is asked for the next time: a
+ * wrong curve would otherwise have them come and go for ever. */
 static double shrink(ek_governor *governor)
 {
     uint32_t replicas = governor->options.replicas;
     ek_batch_shrink(governor->options.samples, governor->seconds, DBL_MAX, replicas, governor->candidate);
     double step_seconds = slowest_step(governor, governor->candidate, true);
-    for (uint32_t i = 0; i < replicas; i++)
-        if (governor->replica[i].healthy)
-            governor->seconds[i] = 0; /* takes its whole range */
+    for (uint32_t i = 0; i < replicas; i++) {
+        const governed *replica = &governor->replica[i];
+        if (governor->active[i]) /* 0: takes its whole range */
+            governor->seconds[i] = replica->healthy ? 0 : replica->seconds / replica->top_speed;
+    }
     ek_batch_shrink(governor->options.samples, governor->seconds, step_seconds, replicas, governor->candidate);
     for (uint32_t i = 0; i < replicas && governor->decided; i++) {
-        double margin = band(governor, &governor->replica[i]);
+        governed *replica = &governor->replica[i];
+        double margin = band(governor, replica), room = margin * (1 << replica->retreats);
         double present = governor->seconds[i] * governor->shares[i].count;
         bool fits = present <= step_seconds * (1 + margin);
-        bool one_more_fits = present + governor->seconds[i] <= step_seconds * (1 - margin);
+        bool one_more_fits = present + governor->seconds[i] <= step_seconds * (1 - room);
         if (governor->active[i] && fits && !one_more_fits)
             governor->candidate[i] = governor->shares[i];
+        replica->retreats += !fits && replica->retreats < RETREATS_MOST;
     }
     return step_seconds;
 }
 
-/* Samples move only where that gains more than the widest band. */
+/* Samples move only where that gains more than the widest band. The split that was left last is judged by what it took
+ * and not by what it should take: with a wrong curve each of two might seem the better one while the other is tried. */
 static double rebalance(ek_governor *governor)
 {
-    uint32_t replicas = governor->options.replicas;
-    ek_batch_rebalance(governor->options.samples, governor->seconds, replicas, governor->candidate);
+    size_t bytes = governor->options.replicas * sizeof *governor->shares;
+    ek_batch_rebalance(governor->options.samples, governor->seconds, governor->options.replicas, governor->candidate);
     double step_seconds = slowest_step(governor, governor->candidate, false);
     if (!governor->decided)
         return step_seconds;
-    double margin = 0, present = slowest_step(governor, governor->shares, false);
-    for (uint32_t i = 0; i < replicas; i++)
+    double margin = 0, present = slowest_step(governor, governor->shares, false), expected = step_seconds;
+    for (uint32_t i = 0; i < governor->options.replicas; i++)
         if (governor->active[i])
             margin = fmax(margin, band(governor, &governor->replica[i]));
-    if (step_seconds < present * (1 - margin))
+    if (memcmp(governor->candidate, governor->left, bytes) == 0)
+        expected = fmax(expected, governor->left_seconds);
+    if (expected < present * (1 - margin)) {
+        memcpy(governor->left, governor->shares, bytes);
+        governor->left_seconds = present;
         return step_seconds;
-    memcpy(governor->candidate, governor->shares, replicas * sizeof *governor->shares);
+    }
+    memcpy(governor->candidate, governor->shares, bytes);
     return present;
 }
 
@@ -355,8 +376,17 @@ void ek_governor_reset(ek_governor *governor, const ek_membership *membership)
     }
     governor->steps = 0;
     governor->decided = governor->measured = false;
+    governor->left_seconds = 0;
     decide(governor);
     governor->decided = true;
+}
+
+/* What did not work may work at another pace. */
+static void forget_failures(ek_governor *governor)
+{
+    governor->left_seconds = 0;
+    for (uint32_t i = 0; i < governor->options.replicas; i++)
+        governor->replica[i].retreats = 0;
 }
 
 void ek_governor_observe(ek_governor *governor, const double *busy_seconds)
@@ -372,6 +402,8 @@ void ek_governor_observe(ek_governor *governor, const double *busy_seconds)
         measured = true;
     }
     governor->steps = pace_changed ? 0 : governor->steps + 1;
+    if (pace_changed)
+        forget_failures(governor);
     bool due = (governor->steps & (governor->steps - 1)) == 0 || governor->steps % LOOK_STEPS == 0;
     if (!measured || !(due || !governor->measured))
         return;
