@@ -326,7 +326,8 @@ typedef struct ek_loss {
 typedef struct ek_launcher ek_launcher;
 
 /* In a callback of ek_launch: starts a lost rank again, once its loss is settled, which is when an EK_AGREE_END with ok
- * has come after it. EK_INVALID if the rank is not lost, or is already to be started. */
+ * has come after it. Where the system lacks the means it is tried again. EK_INVALID if the rank is not lost, or is
+ * already to be started. */
 EK_API ek_status ek_launcher_revive(ek_launcher *launcher, uint32_t rank);
 
 typedef struct ek_launch_options {
