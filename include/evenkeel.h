@@ -332,7 +332,8 @@ typedef struct ek_loss {
 typedef struct ek_launcher ek_launcher;
 
 /* In a callback of ek_launch: starts a lost rank again, once its loss is settled, which is when an EK_AGREE_END with ok
- * has come after it. EK_INVALID if the rank is not lost, or is already to be started. */
+ * has come after it. Where the system lacks the means it is tried again. EK_INVALID if the rank is not lost, or is
+ * already to be started. */
 EK_API ek_status ek_launcher_revive(ek_launcher *launcher, uint32_t rank);
 
 typedef struct ek_launch_options {
@@ -417,8 +418,9 @@ EK_API void ek_sync_traffic(const ek_sync *sync, uint64_t *reshard_bytes, uint64
  *     } while (status == EK_PEER_LOST);                                  another failure: again, from the old
  * membership
  *
- * Before begin, a rank whose vote returned EK_OK must have finished that step's update. All ranks, spares too, take
- * part. A newcomer (ek_engine_is_new) does the same before its first step: it is the way into the job. */
+ * When: after EK_PEER_LOST; after a vote and its update where ek_engine_joining says so; and in a newcomer
+ * (ek_engine_is_new) before anything else: it is the way into the job. Before begin, a rank whose vote returned EK_OK
+ * must have finished that step's update. All ranks, spares too, take part. */
 typedef struct ek_recovery ek_recovery;
 
 /* One kind of state (parameters, a moment of the optimizer) of one tensor on this rank. */

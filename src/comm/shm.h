@@ -24,9 +24,9 @@
  *
  * Order. Data is handed over by counters: written before an atomic addition, read after a load that saw it.
  *
- * Files: shm_supervisor.c, shm_workers.c the launching side; shm_job.c the mapping; shm_rank.c a rank's life, vote and
- * agreement; shm_lane.c the two queues of operations; shm_collectives.c, shm_exchange.c the operations; heap.c the
- * allocator. */
+ * Files: shm_supervisor.c, shm_members.c, shm_workers.c the launching side; shm_job.c the mapping; shm_rank.c a rank's
+ * life, vote and agreement; shm_lane.c the two queues of operations; shm_collectives.c, shm_exchange.c the operations;
+ * heap.c the allocator. */
 #ifndef EK_COMM_SHM_H
 #define EK_COMM_SHM_H
 
@@ -101,8 +101,8 @@ struct shm_rank {
     ek_status status;
     char error[EK_ERROR_BYTES];
 
-    SHM_LINE _Atomic uint64_t agreeing; /* the epoch that the rank asks to end; SHM_NO_EPOCH: asks to be let in */
-    ek_agreement_kind kind;             /* what for, */
+    SHM_LINE _Atomic uint64_t agreeing; /* the epoch that the rank asks to end; SHM_NO_EPOCH: it asks to be let in */
+    ek_agreement_kind kind;             /* by which agreement, */
     bool agrees;                        /* and its `ok` */
     _Atomic uint64_t admitted;          /* the epoch in which the rank joined; 0: a newcomer */
     struct shm_ballot ballots[2];       /* by parity of the step: step s+2 opens only after all have voted for s+1,

@@ -1,6 +1,6 @@
-/* The launching thread of the engine "shm": starts the ranks, sees them die, stall or finish, tells the others, decides
- * what is agreed, delivers reports, and leaves nothing behind. It is the only one that decides, so all ranks see losses
- * in one order. */
+/* The launching thread of the engine "shm": starts the ranks, sees them die, stall or finish, tells the others,
+ * delivers reports, and leaves nothing behind. It is the only one that decides, so all ranks see losses in one order.
+ */
 #include "comm/shm_supervisor.h"
 
 #include "comm/futex.h"
@@ -91,8 +91,7 @@ static bool read_exactly(int fd, void *to, size_t bytes)
     return true;
 }
 
-/* What the launcher's callbacks want: a status other than EK_OK ends the job. */
-static void obey(struct supervisor *supervisor, ek_status status)
+void shm_obey(struct supervisor *supervisor, ek_status status)
 {
     if (status != EK_OK)
         end_job(supervisor, status, ek_error());
@@ -111,8 +110,8 @@ static void deliver_reports(struct supervisor *supervisor)
             return;
         pending -= (int)(sizeof header + header.bytes);
         if (supervisor->options->on_report)
-            obey(supervisor,
-                 supervisor->options->on_report(supervisor->options->user, header.rank, record, header.bytes));
+            shm_obey(supervisor,
+                     supervisor->options->on_report(supervisor->options->user, header.rank, record, header.bytes));
     }
 }
 
@@ -238,7 +237,7 @@ static void tell_losses(struct supervisor *supervisor)
     for (uint32_t rank = 0; rank < supervisor->job->ranks; rank++) {
         struct worker *worker = &supervisor->workers[rank];
         if (worker->just_lost && supervisor->options->on_lost)
-            obey(supervisor, supervisor->options->on_lost(supervisor->options->user, &worker->loss));
+            shm_obey(supervisor, supervisor->options->on_lost(supervisor->options->user, &worker->loss));
         worker->just_lost = false;
     }
 }
@@ -262,170 +261,6 @@ static void count_tick(struct supervisor *supervisor)
     }
 }
 
-/* --------------------------------------------------------------------------------------------- agreement */
-
-/* Tells all that a new epoch begins, those first admitted to it as well. */
-static void begin_epoch(struct supervisor *supervisor, uint64_t epoch)
-{
-    struct shm_job *job = supervisor->job;
-    atomic_store(&job->epoch, epoch);
-    futex_wake_all(&job->epoch);
-    for (uint32_t rank = 0; rank < job->ranks; rank++) {
-        struct shm_rank *own = shm_rank_of(supervisor, rank);
-        if (supervisor->workers[rank].state != WORKER_LIVE || atomic_load(&own->admitted))
-            continue;
-        atomic_store(&own->admitted, epoch); /* last: it may be in the next agreement at once */
-        futex_wake_all(&own->admitted);
-    }
-}
-
-/* Whether every rank of the job asks for this epoch to end: then *kind says by what, and *ok is what they agree on. */
-static bool all_agreeing(struct supervisor *supervisor, uint64_t epoch, ek_agreement_kind *kind, bool *ok)
-{
-    const struct shm_rank *first = NULL;
-    *ok = true;
-    for (uint32_t rank = 0; rank < supervisor->job->ranks; rank++) {
-        const struct shm_rank *own = shm_rank_of(supervisor, rank);
-        if (supervisor->workers[rank].state != WORKER_LIVE)
-            continue;
-        if (atomic_load(&own->agreeing) != epoch)
-            return false;
-        first = first ? first : own;
-        *ok &= own->agrees;
-        if (own->kind != first->kind) {
-            ek_fail(EK_INVALID, "ek_agree: some ranks begin while others end");
-            obey(supervisor, EK_INVALID);
-            return false;
-        }
-    }
-    if (!first)
-        return false;
-    *kind = first->kind;
-    return true;
-}
-
-static bool asks_to_join(const struct supervisor *supervisor, uint32_t rank)
-{
-    return supervisor->workers[rank].state == WORKER_NEW &&
-           atomic_load(&shm_rank_of(supervisor, rank)->agreeing) == SHM_NO_EPOCH;
-}
-
-/* Lets in all that ask. */
-static bool admit(struct supervisor *supervisor)
-{
-    bool any = false;
-    for (uint32_t rank = 0; rank < supervisor->job->ranks; rank++) {
-        if (!asks_to_join(supervisor, rank))
-            continue;
-        supervisor->workers[rank].state = WORKER_LIVE;
-        supervisor->live++;
-        supervisor->job->newcomers[rank] = true;
-        any = true;
-    }
-    return any;
-}
-
-/* All hold what they need, and no lost rank is in anybody's membership. */
-static void settle(struct supervisor *supervisor)
-{
-    for (uint32_t rank = 0; rank < supervisor->job->ranks; rank++) {
-        supervisor->job->newcomers[rank] = false;
-        supervisor->workers[rank].settled = true;
-    }
-}
-
-/* When every rank of the job waits in ek_agree, nobody uses what is wiped here. */
-static void try_agreement(struct supervisor *supervisor)
-{
-    struct shm_job *job = supervisor->job;
-    uint64_t epoch = atomic_load(&job->epoch);
-    ek_agreement_kind kind;
-    bool ok;
-    if (!all_agreeing(supervisor, epoch, &kind, &ok))
-        return;
-    ok &= atomic_load(&job->loss) == 0;
-    if (kind == EK_AGREE_BEGIN)
-        ok &= !admit(supervisor);
-    else if (ok)
-        settle(supervisor);
-    for (uint32_t rank = 0; rank < job->ranks; rank++) {
-        struct shm_rank *own = shm_rank_of(supervisor, rank);
-        job->live[rank] = supervisor->workers[rank].state == WORKER_LIVE;
-        job->newcomers[rank] &= job->live[rank];
-        own->ballots[0].step = own->ballots[1].step = 0; /* an aborted step is voted for again */
-    }
-    struct shm_vote_word vote = shm_vote_unpack(atomic_load(&job->vote));
-    job->agreement.ok = ok;
-    job->agreement.committed_step = vote.step - 1;
-    vote = (struct shm_vote_word){.step = vote.step, .voters = supervisor->live, .missing = supervisor->live};
-    atomic_store(&job->vote, shm_vote_pack(vote));
-    if (madvise(job->blocks, job->wiped_bytes, MADV_REMOVE) != 0)
-        memset(job->blocks, 0, job->wiped_bytes);
-    atomic_store(&job->loss, 0);
-    begin_epoch(supervisor, epoch + 1);
-}
-
-/* ----------------------------------------------------------------------------------------------- returns */
-
-ek_status shm_revive(ek_launcher *launcher, uint32_t rank)
-{
-    struct worker *worker = &((struct supervisor *)launcher)->workers[rank];
-    if (worker->state != WORKER_LOST)
-        return ek_fail(EK_INVALID, "ek_launcher_revive: rank %u is not lost", rank);
-    if (worker->revived)
-        return ek_fail(EK_INVALID, "ek_launcher_revive: rank %u is already to be started again", rank);
-    worker->revived = true;
-    return EK_OK;
-}
-
-/* Starts a rank whose loss is settled as a newcomer, with nothing left of what it was. */
-static ek_status start_again(struct supervisor *supervisor, uint32_t rank)
-{
-    struct shm_job *job = supervisor->job;
-    struct worker *worker = &supervisor->workers[rank];
-    if (madvise(job->heaps + rank * job->heap_bytes, job->heap_bytes, MADV_REMOVE) < 0)
-        return ek_fail(EK_SYSTEM, "cannot empty the heap of rank %u: %s", rank, strerror(errno));
-    memset(shm_rank_of(supervisor, rank), 0, sizeof(struct shm_rank));
-    *worker = (struct worker){.pidfd = -1};
-    EK_TRY(shm_worker_start(supervisor, rank));
-    worker->state = WORKER_NEW;
-    supervisor->running++;
-    return EK_OK;
-}
-
-/* When a settled loss is old enough for its rank to be started again without being asked. */
-static uint64_t respawn_time(const struct supervisor *supervisor, const struct worker *worker)
-{
-    bool waits = supervisor->respawn_ns > 0 && worker->state == WORKER_LOST && worker->settled;
-    return waits ? worker->lost_ns + supervisor->respawn_ns : UINT64_MAX;
-}
-
-static void start_newcomers(struct supervisor *supervisor)
-{
-    for (uint32_t rank = 0; rank < supervisor->job->ranks; rank++) {
-        const struct worker *worker = &supervisor->workers[rank];
-        bool asked = worker->state == WORKER_LOST && worker->settled && worker->revived;
-        if (asked || shm_now_ns() >= respawn_time(supervisor, worker))
-            obey(supervisor, start_again(supervisor, rank));
-    }
-}
-
-/* Marks the open step where newcomers ask to join, unless all are on their way to an agreement. */
-static void mark_vote(struct supervisor *supervisor)
-{
-    bool any = false;
-    for (uint32_t rank = 0; rank < supervisor->job->ranks; rank++)
-        any |= asks_to_join(supervisor, rank);
-    uint64_t word = atomic_load(&supervisor->job->vote);
-    struct shm_vote_word vote;
-    do {
-        vote = shm_vote_unpack(word);
-        if (!any || vote.marked || vote.joining)
-            return;
-        vote.marked = true;
-    } while (!atomic_compare_exchange_weak(&supervisor->job->vote, &word, shm_vote_pack(vote)));
-}
-
 /* -------------------------------------------------------------------------------------------------- loop */
 
 /* How long to sleep at most. Nanoseconds; UINT64_MAX: for ever. */
@@ -433,7 +268,7 @@ static uint64_t patience_ns(const struct supervisor *supervisor)
 {
     uint64_t patience = supervisor->tick_ns ? supervisor->tick_ns : UINT64_MAX, now = shm_now_ns();
     for (uint32_t rank = 0; rank < supervisor->job->ranks && supervisor->respawn_ns > 0; rank++) {
-        uint64_t due = respawn_time(supervisor, &supervisor->workers[rank]);
+        uint64_t due = shm_respawn_time(supervisor, &supervisor->workers[rank]);
         uint64_t left = due > now ? due - now : 0;
         patience = left < patience ? left : patience;
     }
@@ -469,9 +304,9 @@ static void supervise(struct supervisor *supervisor)
         deliver_reports(supervisor); /* also what the dead had to say */
         tell_losses(supervisor);
         count_tick(supervisor);
-        try_agreement(supervisor);
-        start_newcomers(supervisor);
-        mark_vote(supervisor);
+        shm_try_agreement(supervisor);
+        shm_start_newcomers(supervisor);
+        shm_mark_vote(supervisor);
     }
 }
 

@@ -1,5 +1,5 @@
-/* What the launching side of the engine "shm" knows: shm_supervisor.c decides, shm_workers.c starts, watches and ends
- * the ranks, be they processes or threads. */
+/* What the launching side of the engine "shm" knows: shm_supervisor.c watches over the job, shm_members.c says who is
+ * in it, shm_workers.c starts, watches and ends the ranks, be they processes or threads. */
 #ifndef EK_COMM_SHM_SUPERVISOR_H
 #define EK_COMM_SHM_SUPERVISOR_H
 
@@ -26,9 +26,9 @@ struct worker {
     bool timed_out;   /* has been killed (or fenced) for it */
     bool just_lost;   /* on_lost is still to be called */
     ek_loss loss;
-    uint64_t lost_ns;
-    bool settled; /* no rank of the job knows it any more */
-    bool revived; /* is to be started again */
+    uint64_t lost_ns; /* when it was lost, or could not be started again */
+    bool settled;     /* no rank of the job knows it any more */
+    bool revived;     /* is to be started again */
 };
 
 struct supervisor {
@@ -61,6 +61,18 @@ static inline bool is_running(const struct worker *worker)
 {
     return worker->state == WORKER_LIVE || worker->state == WORKER_NEW;
 }
+
+/* What callbacks and the like want: a status other than EK_OK ends the job with it and with ek_error(). */
+void shm_obey(struct supervisor *supervisor, ek_status status);
+
+/* Completes the agreement that every rank of the job waits in, if they all do. */
+void shm_try_agreement(struct supervisor *supervisor);
+/* Starts the lost ranks whose time to return has come. */
+void shm_start_newcomers(struct supervisor *supervisor);
+/* When that is, if nobody asks before, in nanoseconds; UINT64_MAX: not without being asked, or not settled yet. */
+uint64_t shm_respawn_time(const struct supervisor *supervisor, const struct worker *worker);
+/* Marks the open step where newcomers ask to join, unless all are on their way to an agreement. */
+void shm_mark_vote(struct supervisor *supervisor);
 
 /* Starts one rank. */
 ek_status shm_worker_start(struct supervisor *supervisor, uint32_t rank);

@@ -1,6 +1,8 @@
 /* Memberships: the rules of losing and joining as cases, and their invariants over random histories. */
 #include "histories.h"
 
+#include "cluster/membership.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -170,6 +172,22 @@ static void check_order_of_lost(const ek_membership *old, const uint32_t *lost, 
     free(all);
 }
 
+/* What is packed here and unpacked on a rank that knows but the job is the same. */
+static void check_packing(const ek_membership *membership, const ek_membership *whole)
+{
+    ek_membership *unpacked;
+    uint32_t *words = calloc(membership_packed_words(membership), sizeof *words);
+    membership_pack(membership, words);
+    assert_ok(membership_unpack(whole, words, &unpacked));
+    assert_same(membership, unpacked);
+    check_places(unpacked);
+    for (uint32_t replica = 0; replica < ek_membership_job(membership)->replicas; replica++)
+        assert_int_equal(ek_membership_degree(unpacked, replica), ek_membership_degree(membership, replica));
+    assert_int_equal(ek_membership_first_core(unpacked), ek_membership_first_core(membership));
+    ek_membership_destroy(unpacked);
+    free(words);
+}
+
 static void check_fits(const ek_membership *membership)
 {
     const ek_job *job = ek_membership_job(membership);
@@ -193,10 +211,11 @@ static void random_histories(void **state)
         history_random random = {.seed = seed};
         ek_unit_group groups[HISTORY_MAX_GROUPS];
         ek_job job = history_draw_job(&random, 3, groups);
-        ek_membership *membership, *next;
+        ek_membership *whole, *membership, *next;
         job.rank_bytes = seed % 2 * 30000;
-        if (ek_membership_create(&membership, &job) != EK_OK)
+        if (ek_membership_create(&whole, &job) != EK_OK)
             continue;
+        assert_ok(ek_membership_lose(whole, NULL, 0, &membership));
         for (uint32_t event = 0; event < 30; event++) {
             uint32_t lost[3], returning = history_draw_returning(&random, membership);
             if (history_draw(&random, 3) == 0 && returning != EK_NONE) {
@@ -217,6 +236,7 @@ static void random_histories(void **state)
             check_sync_layout(next);
             check_drop_orders(membership, next);
             check_fits(next);
+            check_packing(next, whole);
             for (uint32_t replica = 0; replica < job.replicas; replica++) {
                 uint32_t degree = ek_membership_degree(next, replica);
                 assert_true(degree == 0 || degree >= job.min_degree);
@@ -226,6 +246,7 @@ static void random_histories(void **state)
             membership = next;
         }
         ek_membership_destroy(membership);
+        ek_membership_destroy(whole);
     }
     print_message("%u failures, %u returns, %u replicas retired\n", losses, joins, retired);
     assert_true(losses > 2000 && joins > 1000 && retired > 200);
