@@ -114,7 +114,7 @@ static ek_status restore_one(const char *path)
     return EK_OK;
 }
 
-/* What jobs that are gone left behind; all of it, though some may fail: then the last failure. */
+/* What jobs that are gone left behind; all of it, though some may fail. */
 static ek_status restore_all(void)
 {
     char pattern[4096];
@@ -129,14 +129,10 @@ static ek_status restore_all(void)
         pid_t holder = ek_state_holder(found.gl_pathv[i]);
         if (holder != 0) {
             printf("%s: left alone, its job lives (process %d)\n", found.gl_pathv[i], (int)holder);
-            continue;
-        }
-        ek_status own = restore_one(found.gl_pathv[i]);
-        if (own == EK_OK)
-            continue;
-        if (status != EK_OK)
+        } else if (restore_one(found.gl_pathv[i]) != EK_OK) {
             ek_options_complain();
-        status = own;
+            status = ek_fail(EK_SYSTEM, "not all limits are restored");
+        }
     }
     globfree(&found);
     return status;
@@ -154,13 +150,15 @@ static ek_status act(const command_line *given)
 
 int ek_command_power(int argc, char **argv)
 {
-    static const struct argp argp = {options,
-                                     parse_option,
-                                     "show|restore",
-                                     "Show the power limits of devices, or put back those that a killed job changed.",
-                                     NULL,
-                                     NULL,
-                                     NULL};
+    static const struct argp argp = {
+        options,
+        parse_option,
+        "",
+        "Power limits of devices: `evenkeel power show' lists them, `evenkeel power restore' puts back those that a "
+        "killed job changed.",
+        NULL,
+        NULL,
+        NULL};
     command_line given = {0};
     bool action = take_action(&argc, &argv, &given);
     ek_parsed parsed = action || (argc > 1 && strcmp(argv[1], "--help") == 0)

@@ -26,46 +26,45 @@ struct ek_guardian {
 
 /* ------------------------------------------------------------------------------------ the guardian process */
 
-/* Leaves the job: its session and terminal, its folder, its signals, its files but `watched`, which is returned as what
- * it is then. */
-static int detach(int watched)
+/* Leaves the job: its session and terminal, its folder, its signals, its files but the pidfd, which becomes WATCHED. */
+#define WATCHED 3
+static void detach(int job_fd)
 {
     sigset_t all;
     sigfillset(&all);
     sigprocmask(SIG_BLOCK, &all, NULL);
     setsid();
     prctl(PR_SET_NAME, "evenkeel-guard");
-    if (chdir("/") != 0)
-        _exit(1);
-    int kept = fcntl(watched, F_DUPFD_CLOEXEC, 3);
+    int kept = fcntl(job_fd, F_DUPFD, WATCHED + 1); /* out of the way of what follows */
     int null = open("/dev/null", O_RDWR);
-    if (kept < 0 || null < 0)
+    if (kept < 0 || null < 0 || chdir("/") != 0)
         _exit(1);
-    for (int standard = 0; standard < 3; standard++)
+    for (int standard = 0; standard < WATCHED; standard++)
         dup2(null, standard);
-    if (kept > 3)
-        close_range(3, (unsigned)kept - 1, 0);
-    close_range((unsigned)kept + 1, ~0u, 0);
-    return kept;
+    dup2(kept, WATCHED);
+    close_range(WATCHED + 1, ~0u, 0);
 }
 
 /* The whole life of the guardian: there is nothing to do while the job lives. */
-static _Noreturn void guard(int job, const char *state_path)
+static _Noreturn void guard(int job_fd, pid_t job, const char *state_path)
 {
-    struct pollfd ended = {.fd = detach(job), .events = POLLIN};
+    detach(job_fd);
+    struct pollfd ended = {.fd = WATCHED, .events = POLLIN};
     while (poll(&ended, 1, -1) < 0 && errno == EINTR)
         ;
     /* The file says why, if this fails. If there is no file the job has not come as far as raising limits. */
     ek_state_restore(state_path, NULL);
+    ek_state_sweep(state_path, job);
     _exit(0);
 }
 
 static ek_status start_process(ek_guardian *guardian)
 {
-    int self = pidfd_open(getpid(), 0);
+    pid_t job = getpid();
+    int self = pidfd_open(job, 0);
     pid_t child = self >= 0 ? fork() : -1;
     if (child == 0)
-        guard(self, guardian->path);
+        guard(self, job, guardian->path);
     if (child > 0)
         guardian->process_fd = pidfd_open(child, 0);
     int error = errno;
