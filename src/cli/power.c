@@ -4,17 +4,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/options.h"
-#include "power/backend.h"
+#include "power/power.h"
 #include "power/state.h"
 
 enum { KEY_BACKEND = 0x2000, KEY_PATH, KEY_STATE };
 
 /* Long enough for counters of energy to tell a mean. */
-#define DRAW_SECONDS 0.2
+#define DRAW_MICROSECONDS 200000
 
 static const struct argp_option options[] = {
     {"backend", KEY_BACKEND, "NAME", 0, "show: nvml (default), powercap or emulated", 0},
@@ -94,7 +95,7 @@ static ek_status show(const command_line *given)
     ek_power *power;
     ek_power_options wanted = {.backend = given->backend ? given->backend : "nvml", .path = given->path};
     EK_TRY(ek_power_create(&power, &wanted));
-    ek_power_sleep(DRAW_SECONDS);
+    usleep(DRAW_MICROSECONDS);
     printf("%s, watts\n%6s %9s %9s %9s %9s %9s  %s\n", ek_power_name(power), "device", "least", "default", "greatest",
            "limit", "draw", "identity");
     ek_status status = EK_OK;

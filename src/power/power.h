@@ -32,9 +32,6 @@ typedef struct ek_power_options {
     double least_watts, default_watts, greatest_watts;
 } ek_power_options;
 
-/* The names of the backends; ends with NULL. */
-const char *const *ek_power_backends(void);
-
 ek_status ek_power_create(ek_power **power, const ek_power_options *options);
 void ek_power_destroy(ek_power *power);
 

@@ -71,7 +71,8 @@ struct standin *standin_create(const char *folder, uint32_t count)
         snprintf(device->uuid, sizeof device->uuid, "GPU-0000000%u-feed-beef-cafe-0123456789ab", i);
         device->least = 200000;
         device->greatest = 700000;
-        device->otherwise = device->limit = 500000;
+        device->otherwise = 500000;
+        device->limit = 500000;
         device->usage = 432100;
     }
     assert_int_equal(setenv("NVML_STANDIN", path, 1), 0);

@@ -76,9 +76,11 @@ static pid_t start_job(uint64_t seed)
 {
     shared->raised = 0;
     shared->guardian = shared->rank = 0;
-    pid_t job = shared->job = fork();
-    if (job != 0)
+    pid_t job = fork();
+    if (job != 0) {
+        shared->job = job;
         return job;
+    }
     setpgid(0, 0);
     alarm(60);
     signal(SIGSEGV, SIG_DFL); /* cmocka's handler would run the other tests in here */
