@@ -21,7 +21,7 @@ const char *ek_state_folder(void)
     if (access("/run", W_OK) == 0)
         return "/run";
     const char *folder = getenv("XDG_RUNTIME_DIR");
-    return folder && folder[0] == '/' ? folder : "/tmp";
+    return folder && folder[0] == '/' && access(folder, W_OK) == 0 ? folder : "/tmp";
 }
 
 /* --------------------------------------------------------------------------------------------------- lock */
