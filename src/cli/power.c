@@ -1,25 +1,29 @@
 /* `evenkeel power show` and `evenkeel power restore`. */
-#include <glob.h>
+#include <dirent.h>
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/options.h"
-#include "power/backend.h"
+#include "power/power.h"
 #include "power/state.h"
 
 enum { KEY_BACKEND = 0x2000, KEY_PATH, KEY_STATE };
 
 /* Long enough for counters of energy to tell a mean. */
-#define DRAW_SECONDS 0.2
+#define DRAW_MICROSECONDS 200000
 
 static const struct argp_option options[] = {
     {"backend", KEY_BACKEND, "NAME", 0, "show: nvml (default), powercap or emulated", 0},
     {"path", KEY_PATH, "PATH", 0, "show: nvml's library, powercap's folder or the file of emulated devices", 0},
-    {"state", KEY_STATE, "FILE", 0, "restore: the state file of that job; default: all in the usual folder", 0},
+    {"state", KEY_STATE, "FILE", 0, "restore: the state file of a job, or a folder of them; default: the usual folder",
+     0},
     {0},
 };
 
@@ -94,7 +98,7 @@ static ek_status show(const command_line *given)
     ek_power *power;
     ek_power_options wanted = {.backend = given->backend ? given->backend : "nvml", .path = given->path};
     EK_TRY(ek_power_create(&power, &wanted));
-    ek_power_sleep(DRAW_SECONDS);
+    usleep(DRAW_MICROSECONDS);
     printf("%s, watts\n%6s %9s %9s %9s %9s %9s  %s\n", ek_power_name(power), "device", "least", "default", "greatest",
            "limit", "draw", "identity");
     ek_status status = EK_OK;
@@ -114,32 +118,52 @@ static ek_status restore_one(const char *path)
     return EK_OK;
 }
 
-/* What jobs that are gone left behind; all of it, though some may fail: then the last failure. */
-static ek_status restore_all(void)
+static int is_state(const struct dirent *entry)
 {
-    char pattern[4096];
-    snprintf(pattern, sizeof pattern, "%s/" EK_STATE_PREFIX "*" EK_STATE_SUFFIX, ek_state_folder());
-    glob_t found;
-    if (glob(pattern, 0, NULL, &found) != 0) {
-        printf("nothing to restore in %s\n", ek_state_folder());
-        return EK_OK;
-    }
-    ek_status status = EK_OK;
-    for (size_t i = 0; i < found.gl_pathc; i++) {
-        pid_t holder = ek_state_holder(found.gl_pathv[i]);
-        if (holder != 0) {
-            printf("%s: left alone, its job lives (process %d)\n", found.gl_pathv[i], (int)holder);
-            continue;
-        }
-        ek_status own = restore_one(found.gl_pathv[i]);
-        if (own == EK_OK)
-            continue;
-        if (status != EK_OK)
+    size_t length = strlen(entry->d_name), suffix = strlen(EK_STATE_SUFFIX);
+    return strncmp(entry->d_name, EK_STATE_PREFIX, strlen(EK_STATE_PREFIX)) == 0 && length > suffix &&
+           strcmp(entry->d_name + length - suffix, EK_STATE_SUFFIX) == 0;
+}
+
+/* Unless its job lives. */
+static ek_status restore_left(const char *folder, const char *name)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    pid_t holder = ek_state_holder(path);
+    if (holder == 0)
+        return restore_one(path);
+    printf("%s: left alone, its job lives (process %d)\n", path, (int)holder);
+    return EK_OK;
+}
+
+/* What jobs that are gone left behind; all of it, though some may fail. */
+static ek_status restore_folder(const char *folder)
+{
+    struct dirent **entries;
+    int count = scandir(folder, &entries, is_state, alphasort);
+    if (count < 0)
+        return ek_fail(EK_IO, "%s: cannot be read: %s", folder, strerror(errno));
+    if (count == 0)
+        printf("nothing to restore in %s\n", folder);
+    int failed = 0;
+    for (int i = 0; i < count; i++) {
+        if (restore_left(folder, entries[i]->d_name) != EK_OK) {
             ek_options_complain();
-        status = own;
+            failed++;
+        }
+        free(entries[i]);
     }
-    globfree(&found);
-    return status;
+    free(entries);
+    return failed == 0 ? EK_OK : ek_fail(EK_SYSTEM, "%d of %d state files could not be restored from", failed, count);
+}
+
+static ek_status restore(const char *path)
+{
+    struct stat found;
+    if (!path)
+        return restore_folder(ek_state_folder());
+    return stat(path, &found) == 0 && S_ISDIR(found.st_mode) ? restore_folder(path) : restore_one(path);
 }
 
 /* -------------------------------------------------------------------------------------------------- command */
@@ -147,20 +171,20 @@ static ek_status restore_all(void)
 static ek_status act(const command_line *given)
 {
     EK_TRY(check(given));
-    if (!given->restore)
-        return show(given);
-    return given->state ? restore_one(given->state) : restore_all();
+    return given->restore ? restore(given->state) : show(given);
 }
 
 int ek_command_power(int argc, char **argv)
 {
-    static const struct argp argp = {options,
-                                     parse_option,
-                                     "show|restore",
-                                     "Show the power limits of devices, or put back those that a killed job changed.",
-                                     NULL,
-                                     NULL,
-                                     NULL};
+    static const struct argp argp = {
+        options,
+        parse_option,
+        "",
+        "Power limits of devices: `evenkeel power show' lists them, `evenkeel power restore' puts back those that a "
+        "killed job changed.",
+        NULL,
+        NULL,
+        NULL};
     command_line given = {0};
     bool action = take_action(&argc, &argv, &given);
     ek_parsed parsed = action || (argc > 1 && strcmp(argv[1], "--help") == 0)

@@ -26,60 +26,84 @@ struct ek_guardian {
 
 /* ------------------------------------------------------------------------------------ the guardian process */
 
-/* Leaves the job: its session and terminal, its folder, its signals, its files but `watched`, which is returned as what
- * it is then. */
-static int detach(int watched)
+/* Leaves the job: its session and terminal, its folder, its files but the pidfd, which becomes WATCHED. Then says so on
+ * ready_fd. Signals are blocked already. */
+#define WATCHED 3
+static void detach(int job_fd, int ready_fd)
 {
-    sigset_t all;
-    sigfillset(&all);
-    sigprocmask(SIG_BLOCK, &all, NULL);
     setsid();
     prctl(PR_SET_NAME, "evenkeel-guard");
-    if (chdir("/") != 0)
-        _exit(1);
-    int kept = fcntl(watched, F_DUPFD_CLOEXEC, 3);
+    int kept = fcntl(job_fd, F_DUPFD, WATCHED + 1); /* out of the way of what follows */
+    int ready = fcntl(ready_fd, F_DUPFD, WATCHED + 1);
     int null = open("/dev/null", O_RDWR);
-    if (kept < 0 || null < 0)
+    if (kept < 0 || ready < 0 || null < 0 || chdir("/") != 0)
         _exit(1);
-    for (int standard = 0; standard < 3; standard++)
+    for (int standard = 0; standard < WATCHED; standard++)
         dup2(null, standard);
-    if (kept > 3)
-        close_range(3, (unsigned)kept - 1, 0);
-    close_range((unsigned)kept + 1, ~0u, 0);
-    return kept;
+    dup2(kept, WATCHED);
+    if (write(ready, "", 1) != 1)
+        _exit(1);
+    close_range(WATCHED + 1, ~0u, 0);
 }
 
 /* The whole life of the guardian: there is nothing to do while the job lives. */
-static _Noreturn void guard(int job, const char *state_path)
+static _Noreturn void guard(int job_fd, int ready_fd, pid_t job, const char *state_path)
 {
-    struct pollfd ended = {.fd = detach(job), .events = POLLIN};
+    detach(job_fd, ready_fd);
+    struct pollfd ended = {.fd = WATCHED, .events = POLLIN};
     while (poll(&ended, 1, -1) < 0 && errno == EINTR)
         ;
     /* The file says why, if this fails. If there is no file the job has not come as far as raising limits. */
     ek_state_restore(state_path, NULL);
+    ek_state_sweep(state_path, job);
     _exit(0);
 }
 
+/* Forks with all signals blocked, so that none meant for the job's group can reach the guardian. 0, or errno. */
+static int fork_guard(ek_guardian *guardian, int job_fd, int ready_fd)
+{
+    pid_t job = getpid();
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
+    pid_t child = fork();
+    if (child == 0)
+        guard(job_fd, ready_fd, job, guardian->path);
+    int error = errno;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (child < 0)
+        return error;
+    guardian->process_fd = pidfd_open(child, 0);
+    if (guardian->process_fd >= 0) {
+        guardian->process = child;
+        return 0;
+    }
+    error = errno;
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    return error;
+}
+
+/* Returns when the guardian has left the job's session: from then on what kills the job's whole group spares it. */
 static ek_status start_process(ek_guardian *guardian)
 {
+    int ready[2] = {-1, -1};
     int self = pidfd_open(getpid(), 0);
-    pid_t child = self >= 0 ? fork() : -1;
-    if (child == 0)
-        guard(self, guardian->path);
-    if (child > 0)
-        guardian->process_fd = pidfd_open(child, 0);
-    int error = errno;
+    int error = self < 0 || pipe2(ready, O_CLOEXEC) != 0 ? errno : fork_guard(guardian, self, ready[1]);
     if (self >= 0)
         close(self);
-    if (child > 0 && guardian->process_fd >= 0) {
-        guardian->process = child;
+    if (ready[1] >= 0)
+        close(ready[1]);
+    char byte;
+    ssize_t got = 0;
+    while (error == 0 && (got = read(ready[0], &byte, 1)) < 0 && errno == EINTR)
+        ;
+    if (ready[0] >= 0)
+        close(ready[0]);
+    if (error == 0 && got == 1)
         return EK_OK;
-    }
-    if (child > 0) {
-        kill(child, SIGKILL);
-        waitpid(child, NULL, 0);
-    }
-    return ek_fail(EK_SYSTEM, "the guardian of the power limits cannot be started: %s", strerror(error));
+    return ek_fail(EK_SYSTEM, "the guardian of the power limits cannot be started%s%s", error ? ": " : "",
+                   error ? strerror(error) : "");
 }
 
 static void end_process(ek_guardian *guardian)

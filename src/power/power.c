@@ -10,9 +10,6 @@
 
 #include "base/error.h"
 
-static const ek_power_backend *const backends[] = {&ek_power_nvml, &ek_power_powercap, &ek_power_emulated};
-#define BACKENDS (sizeof backends / sizeof *backends)
-
 struct ek_power {
     const ek_power_backend *backend;
     void *state;
@@ -20,17 +17,12 @@ struct ek_power {
     uint32_t devices;
 };
 
-const char *const *ek_power_backends(void)
-{
-    static const char *const names[] = {"nvml", "powercap", "emulated", NULL};
-    return names;
-}
-
 static const ek_power_backend *find_backend(const char *name)
 {
-    for (size_t i = 0; i < BACKENDS; i++)
-        if (strcmp(backends[i]->name, name) == 0)
-            return backends[i];
+    static const ek_power_backend *const backends[] = {&ek_power_nvml, &ek_power_powercap, &ek_power_emulated, NULL};
+    for (const ek_power_backend *const *backend = backends; *backend; backend++)
+        if (strcmp((*backend)->name, name) == 0)
+            return *backend;
     return NULL;
 }
 

@@ -32,9 +32,6 @@ typedef struct ek_power_options {
     double least_watts, default_watts, greatest_watts;
 } ek_power_options;
 
-/* The names of the backends; ends with NULL. */
-const char *const *ek_power_backends(void);
-
 ek_status ek_power_create(ek_power **power, const ek_power_options *options);
 void ek_power_destroy(ek_power *power);
 
@@ -72,8 +69,8 @@ typedef struct ek_power_event {
     uint64_t xid;    /* NVIDIA's code, see xid.h */
 } ek_power_event;
 
-/* Waits for the next event, at most so long. EK_OK with *any false: none came. EK_PEER_LOST: a device was lost (which
- * one, ek_power_read tells). powercap has no events: it sleeps. */
+/* Waits for the next event, at most so long. EK_OK with *any false: none came. EK_PEER_LOST: a device is lost; which
+ * one, ek_power_read tells. The driver may say so again at every call, at once. powercap has no events: it sleeps. */
 ek_status ek_power_wait(ek_power *power, double seconds, ek_power_event *event, bool *any);
 
 /* "emulated" alone: makes a device report an error. At most 64 wait; EK_SYSTEM when there is no room. */

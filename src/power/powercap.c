@@ -71,7 +71,7 @@ static int read_line(const struct powercap *powercap, const struct zone *zone, c
 
 static int read_number(const struct powercap *powercap, const struct zone *zone, const char *file, uint64_t *number)
 {
-    char line[32], *end;
+    char line[32] = "", *end;
     int error = read_line(powercap, zone, file, line, sizeof line);
     if (error != 0)
         return error;

@@ -21,7 +21,7 @@ const char *ek_state_folder(void)
     if (access("/run", W_OK) == 0)
         return "/run";
     const char *folder = getenv("XDG_RUNTIME_DIR");
-    return folder && folder[0] == '/' ? folder : "/tmp";
+    return folder && folder[0] == '/' && access(folder, W_OK) == 0 ? folder : "/tmp";
 }
 
 /* --------------------------------------------------------------------------------------------------- lock */
@@ -92,34 +92,62 @@ static void sync_folder(const char *path)
     free(copy);
 }
 
+/* The file under which a process writes before it is renamed. Released with free; NULL: no memory. */
+static char *name_beside(const char *path, pid_t process)
+{
+    char *name;
+    return asprintf(&name, "%s.%d", path, (int)process) < 0 ? NULL : name;
+}
+
+void ek_state_sweep(const char *path, pid_t process)
+{
+    char *beside = name_beside(path, process);
+    if (beside)
+        unlink(beside);
+    free(beside);
+}
+
+static ek_status write_beside(const char *beside, const json_t *root, int *written)
+{
+    unlink(beside); /* of a process of the same id that died at it */
+    int file = open(beside, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (file < 0)
+        return ek_fail(EK_IO, "%s: cannot be created: %s", beside, strerror(errno));
+    struct flock lock;
+    if (json_dumpfd(root, file, JSON_INDENT(2)) == 0 && write(file, "\n", 1) == 1 && fsync(file) == 0 &&
+        lock_whole(file, F_SETLK, &lock) == 0) {
+        *written = file;
+        return EK_OK;
+    }
+    ek_status status = ek_fail(EK_IO, "%s: cannot be written: %s", beside, strerror(errno));
+    unlink(beside);
+    close(file);
+    return status;
+}
+
 /* Writes beside the path, then renames, so that the file is never there in part. `flags` as of renameat2. */
 static ek_status write_file(const char *path, const json_t *root, unsigned flags, int *lock)
 {
-    char *beside;
-    if (asprintf(&beside, "%s.XXXXXX", path) < 0)
+    char *beside = name_beside(path, getpid());
+    if (!beside)
         return ek_fail(EK_NO_MEMORY, "power state: out of memory");
-    struct flock held;
-    int file = mkostemp(beside, O_CLOEXEC); /* mode 0600 */
-    bool written = file >= 0 && json_dumpfd(root, file, JSON_INDENT(2)) == 0 && write(file, "\n", 1) == 1 &&
-                   fsync(file) == 0 && lock_whole(file, F_SETLK, &held) == 0;
-    if (written && renameat2(AT_FDCWD, beside, AT_FDCWD, path, flags) == 0) {
-        sync_folder(path);
-        free(beside);
-        *lock = file;
-        return EK_OK;
-    }
-    int error = errno;
-    if (file >= 0) {
+    int file;
+    ek_status status = write_beside(beside, root, &file);
+    if (status == EK_OK && renameat2(AT_FDCWD, beside, AT_FDCWD, path, flags) != 0) {
+        status = errno == EEXIST ? ek_fail(EK_INVALID,
+                                           "%s is of a job whose power limits are not restored; if that job is gone: "
+                                           "evenkeel power restore --state %s",
+                                           path, path)
+                                 : ek_fail(EK_IO, "%s: cannot be created: %s", path, strerror(errno));
         unlink(beside);
         close(file);
     }
     free(beside);
-    if (error == EEXIST)
-        return ek_fail(EK_INVALID,
-                       "%s is of an earlier job whose power limits were not restored: evenkeel power restore --state "
-                       "%s",
-                       path, path);
-    return ek_fail(EK_IO, "%s: the power limits found cannot be written down: %s", path, strerror(error));
+    if (status == EK_OK) {
+        sync_folder(path);
+        *lock = file;
+    }
+    return status;
 }
 
 ek_status ek_state_write(ek_power *power, const char *path, int *lock)

@@ -29,6 +29,9 @@ ek_status ek_state_restore(const char *path, uint32_t *restored);
 /* The same by the job itself, which holds the lock; it is let go. The file may have been deleted meanwhile. */
 ek_status ek_state_restore_held(const char *path, int lock);
 
+/* Deletes what a process that died in ek_state_write left beside the file. */
+void ek_state_sweep(const char *path, pid_t process);
+
 /* The process that holds the file's lock, or 0. */
 pid_t ek_state_holder(const char *path);
 
