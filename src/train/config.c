@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/yaml.h"
 
-#define RANKS_MOST 1024u
+#define RANKS_MOST ((uint32_t)EK_RANKS_MOST)
 #define STEPS_MOST 1000000000u  /* with SAMPLES_MOST: sample numbers stay far below 2^64 */
 #define SAMPLES_MOST 1048576u   /* of a global batch */
 #define DIMENSION_MOST 1048576u /* of the model: products of three fit into 64 bits */

@@ -16,6 +16,7 @@
 #include "model/model.h"
 
 #define EK_MAX_REPLICAS 256
+#define EK_RANKS_MOST 1024
 
 typedef enum ek_data_format { EK_DATA_BYTES, EK_DATA_LLMC, EK_DATA_MEGATRON } ek_data_format;
 

@@ -6,7 +6,9 @@
 
 #include <evenkeel.h>
 
-typedef enum ek_record_kind { EK_RECORD_STEP, EK_RECORD_RECOVERED, EK_RECORD_FAULT } ek_record_kind;
+#include "train/config.h"
+
+typedef enum ek_record_kind { EK_RECORD_STEP, EK_RECORD_RECOVERED, EK_RECORD_FAULT, EK_RECORD_HEALED } ek_record_kind;
 
 typedef struct ek_step_record {
     ek_record_kind kind;
@@ -17,15 +19,18 @@ typedef struct ek_step_record {
     double exposed_seconds; /* waiting for the gradient synchronisation after backward */
     uint64_t reshard_bytes, reduce_bytes; /* sent by this rank in the synchronisation */
     uint32_t samples;                     /* of the rank's replica; 0 on a rank without a role */
+    double watts;                         /* the rank's power limit; 0 where nobody governs it */
+    double predicted_seconds;             /* busy time of its replica, as the governor foresaw it; 0: it did not */
+    bool straggles;
 } ek_step_record;
 
 typedef struct ek_recovery_record {
     ek_record_kind kind;
     uint64_t committed_step;
-    double noticed, ended; /* monotonic seconds */
-    uint64_t bytes;        /* received from other ranks */
-    uint32_t absent;       /* ranks that the membership after this recovery knows no more */
-    uint32_t redone_steps; /* 1 if this rank had begun the step that is redone */
+    double noticed, ended;           /* monotonic seconds */
+    uint64_t bytes;                  /* received from other ranks */
+    uint8_t live[EK_RANKS_MOST / 8]; /* a bit for each rank that the membership after this recovery knows */
+    uint32_t redone_steps;           /* 1 if this rank had begun the step that is redone */
 } ek_recovery_record;
 
 /* The last words of a rank that kills or stops itself because the user asked for it. */
@@ -35,11 +40,19 @@ typedef struct ek_fault_record {
     double injected; /* monotonic seconds */
 } ek_fault_record;
 
+/* A copy that differed from most others and was put right; from the rank that held it. */
+typedef struct ek_healed_record {
+    ek_record_kind kind;
+    uint64_t step;
+    uint32_t tensor, unit, good; /* good: the rank it was fetched from */
+} ek_healed_record;
+
 typedef union ek_record {
     ek_record_kind kind;
     ek_step_record step;
     ek_recovery_record recovery;
     ek_fault_record fault;
+    ek_healed_record healed;
 } ek_record;
 
 /* Where a rank is, as it tells it with every ek_beat: the step it works on and the phase of it. */
@@ -58,13 +71,10 @@ static inline uint32_t ek_note_phase(uint64_t note)
     return note & 0xff;
 }
 
-/* Ranks of the job that hold no role and are no spares. */
-static inline uint32_t ek_absent_ranks(const ek_membership *membership)
+/* Whether the membership knows the rank: it has a role or is a spare. */
+static inline bool ek_rank_is_known(const ek_membership *membership, uint32_t rank)
 {
-    uint32_t absent = 0;
-    for (uint32_t rank = 0; rank < ek_membership_ranks(membership); rank++)
-        absent += !ek_membership_place(membership, rank, NULL, NULL) && !ek_membership_is_spare(membership, rank);
-    return absent;
+    return ek_membership_place(membership, rank, NULL, NULL) || ek_membership_is_spare(membership, rank);
 }
 
 #endif

@@ -31,11 +31,30 @@ typedef struct ek_fault_point {
     ek_phase phase;
 } ek_fault_point;
 
+/* A rank to bring back, once, when the step before `step` is committed; or a bit of its weights to flip after the
+ * update of `step`; or how many times as long as measured it reports to have been busy from `step` on. */
+typedef struct ek_rejoin {
+    uint64_t step;
+    uint32_t replica, slot;
+} ek_rejoin;
+typedef ek_rejoin ek_flip;
+typedef struct ek_slow {
+    uint64_t step;
+    uint32_t replica, slot;
+    double factor;
+} ek_slow;
+
 typedef struct ek_train_options {
     const ek_config *config;
     const char *config_path;      /* NULL: not from a file */
     const ek_fault_point *faults; /* each names a step, replica and slot that the run has */
     size_t fault_count;
+    const ek_rejoin *rejoins;
+    size_t rejoin_count;
+    const ek_flip *flips;
+    size_t flip_count;
+    const ek_slow *slows;
+    size_t slow_count;
     const char *metrics_path; /* JSON lines, overwritten; NULL: none */
     bool quiet;               /* no progress and no table on standard output */
 } ek_train_options;

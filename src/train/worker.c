@@ -17,6 +17,7 @@
 #include "train/clock.h"
 #include "train/compare.h"
 #include "train/optimizer.h"
+#include "train/pace.h"
 #include "train/records.h"
 #include "train/store.h"
 
@@ -30,15 +31,20 @@ typedef struct ek_worker {
     uint32_t rank;
     uint64_t committed; /* steps this rank has applied */
     bool began_step;    /* the next one has been begun */
+    bool joining;       /* a newcomer, until its first recovery is over */
 
     ek_membership *membership;
     ek_store store;
+    ek_pace *pace; /* NULL: the replicas are not kept in step */
+    double *busy;  /* [ranks] of the last step, as reported; the rank's own until they are gathered */
+    bool has_busy; /* a step has been committed under this membership */
 
     /* What hangs on the membership: made by attach, gone with detach. Empty on a rank without a role, but for sync. */
     bool placed;
     uint32_t replica, role;
-    bool speaks; /* the rank that counts its replica's loss in the vote */
-    uint32_t first_sample, samples;
+    bool speaks;          /* the rank that counts its replica's loss in the vote */
+    ek_batch_share share; /* of the global batch */
+    uint32_t samples_of_all;
     ek_group *tp, *all;
     uint32_t *all_ranks;
     ek_sync *sync;
@@ -95,6 +101,65 @@ static ek_status on_progress(void *user, bool backward, int bucket)
     return bucket < 0 ? EK_OK : ek_sync_start(worker->sync, worker->gradients, (uint32_t)bucket);
 }
 
+/* ----------------------------------------------------------------------------------------- keeping in step */
+
+static bool is_here(const ek_worker *worker, uint32_t replica, uint32_t slot)
+{
+    return replica * worker->config->parallel.tp + slot == worker->rank;
+}
+
+/* What the rank says it was busy, of what it measured: emulated devices are as fast as their power limit lets them be.
+ */
+static double reported_seconds(const ek_worker *worker, double measured)
+{
+    const ek_train_options *options = worker->run->options;
+    if (worker->placed && worker->config->power.backend == EK_POWER_EMULATED)
+        measured /= ek_pace_speed(worker->pace, worker->rank);
+    for (size_t i = 0; i < options->slow_count; i++)
+        if (worker->committed >= options->slows[i].step &&
+            is_here(worker, options->slows[i].replica, options->slows[i].slot))
+            measured *= options->slows[i].factor;
+    return measured;
+}
+
+/* Takes the samples that the batch policy gives the replica: evenly, unless the pace says otherwise. */
+static void take_samples(ek_worker *worker)
+{
+    uint32_t replicas = worker->config->parallel.dp;
+    worker->samples_of_all = worker->config->batch.global;
+    if (worker->pace) {
+        worker->share = ek_pace_decision(worker->pace, worker->replica).share;
+        worker->samples_of_all = ek_pace_samples(worker->pace);
+        return;
+    }
+    bool active[EK_MAX_REPLICAS];
+    ek_batch_share shares[EK_MAX_REPLICAS];
+    for (uint32_t r = 0; r < replicas; r++)
+        active[r] = ek_membership_degree(worker->membership, r) > 0;
+    ek_batch_split(worker->config->batch.global, active, replicas, shares);
+    worker->share = shares[worker->replica];
+}
+
+/* All ranks learn how long each was busy with the last step, and decide alike. */
+static ek_status keep_pace(ek_worker *worker)
+{
+    if (!worker->pace || !worker->placed || !worker->has_busy)
+        return EK_OK;
+    size_t bytes[EK_RANKS_MOST];
+    double own = worker->busy[worker->rank], gathered[EK_RANKS_MOST];
+    uint32_t members = ek_group_size(worker->all);
+    for (uint32_t i = 0; i < members; i++)
+        bytes[i] = sizeof own;
+    EK_TRY(ek_all_gather(worker->all, &own, gathered, bytes, NULL));
+    memset(worker->busy, 0, ek_engine_ranks(worker->engine) * sizeof *worker->busy);
+    for (uint32_t i = 0; i < members; i++)
+        worker->busy[worker->all_ranks[i]] = gathered[i];
+    worker->has_busy = false;
+    ek_pace_observe(worker->pace, worker->busy);
+    take_samples(worker);
+    return EK_OK;
+}
+
 /* ------------------------------------------------------------------------------------- attach and detach */
 
 static ek_status make_groups(ek_worker *worker)
@@ -143,18 +208,6 @@ static ek_status make_model(ek_worker *worker)
     return ek_model_create(&worker->model, &options);
 }
 
-static void take_samples(ek_worker *worker)
-{
-    uint32_t replicas = worker->config->parallel.dp;
-    bool active[EK_MAX_REPLICAS];
-    ek_batch_share shares[EK_MAX_REPLICAS];
-    for (uint32_t r = 0; r < replicas; r++)
-        active[r] = ek_membership_degree(worker->membership, r) > 0;
-    ek_batch_split(worker->config->batch.global, active, replicas, shares);
-    worker->first_sample = shares[worker->replica].first;
-    worker->samples = shares[worker->replica].count;
-}
-
 /* Builds what this rank needs to step under its membership. A rank without a role gets a sync that does nothing. */
 static ek_status attach(ek_worker *worker)
 {
@@ -165,6 +218,8 @@ static ek_status attach(ek_worker *worker)
         return EK_OK;
     EK_TRY(make_groups(worker));
     EK_TRY(make_gradients(worker));
+    if (worker->pace)
+        ek_pace_reset(worker->pace, worker->membership);
     take_samples(worker);
     if (!worker->model)
         return make_model(worker);
@@ -185,8 +240,8 @@ static void detach(ek_worker *worker)
     worker->tp = worker->all = NULL;
     worker->gradients = NULL;
     worker->all_ranks = NULL;
-    worker->speaks = false;
-    worker->samples = 0;
+    worker->speaks = worker->has_busy = false;
+    worker->share = (ek_batch_share){0};
 }
 
 static void drop_model(ek_worker *worker)
@@ -201,15 +256,15 @@ static void drop_model(ek_worker *worker)
 static ek_status forward_and_backward(ek_worker *worker, double *loss_sum)
 {
     const ek_config *config = worker->config;
-    float scale = (float)(1.0 / ((double)config->batch.global * config->model.sequence));
+    float scale = (float)(1.0 / ((double)worker->samples_of_all * config->model.sequence));
     memset(worker->gradients, 0, ek_sync_elements(worker->sync) * sizeof(float));
     *loss_sum = 0.0;
-    for (uint32_t done = 0; done < worker->samples; done += config->batch.micro) {
-        uint32_t left = worker->samples - done;
+    for (uint32_t done = 0; done < worker->share.count; done += config->batch.micro) {
+        uint32_t left = worker->share.count - done;
         uint32_t B = left < config->batch.micro ? left : config->batch.micro;
         for (uint32_t b = 0; b < B; b++)
             ek_data_sample(worker->run->data, config->train.seed,
-                           worker->committed * config->batch.global + worker->first_sample + done + b,
+                           worker->committed * config->batch.global + worker->share.first + done + b,
                            worker->tokens + (size_t)b * (config->model.sequence + 1));
         double loss;
         worker->first_micro_batch = done == 0;
@@ -252,18 +307,32 @@ static ek_status update(ek_worker *worker, double norm)
     return EK_OK;
 }
 
+/* What the step took of the rank's time, and what it had been given. */
+static void describe_pace(ek_worker *worker, ek_step_record *record)
+{
+    record->samples = worker->share.count;
+    if (!worker->pace || !worker->placed)
+        return;
+    record->busy_seconds = worker->busy[worker->rank] = reported_seconds(worker, record->busy_seconds);
+    worker->has_busy = true;
+    record->watts = ek_pace_watts(worker->pace, worker->rank);
+    record->predicted_seconds = ek_pace_decision(worker->pace, worker->replica).predicted_seconds;
+    record->straggles = ek_pace_straggles(worker->pace, worker->rank);
+}
+
 static ek_status run_step(ek_worker *worker)
 {
-    enum { LOSS, SQUARE, VALUES };
+    enum { LOSS, SQUARE, SAMPLES, VALUES };
     const ek_config *config = worker->config;
-    ek_step_record record = {.kind = EK_RECORD_STEP, .step = current_step(worker), .samples = worker->samples};
+    ek_step_record record = {.kind = EK_RECORD_STEP, .step = current_step(worker)};
     record.started = ek_wall_seconds();
     double busy = ek_busy_seconds(), values[VALUES] = {0}, sums[VALUES];
 
     worker->began_step = true;
     beat(worker, EK_PHASE_FORWARD);
+    EK_TRY(keep_pace(worker));
     double loss_sum = 0.0;
-    EK_TRY(worker->samples ? forward_and_backward(worker, &loss_sum) : contribute_zeros(worker));
+    EK_TRY(worker->share.count ? forward_and_backward(worker, &loss_sum) : contribute_zeros(worker));
 
     beat(worker, EK_PHASE_SYNC);
     EK_TRY(fault_point(worker, EK_PHASE_SYNC));
@@ -271,12 +340,13 @@ static ek_status run_step(ek_worker *worker)
     EK_TRY(ek_sync_finish(worker->sync, worker->gradients));
     record.exposed_seconds = ek_wall_seconds() - backward_ended;
     values[LOSS] = worker->speaks ? loss_sum : 0.0;
+    values[SAMPLES] = worker->speaks ? worker->share.count : 0;
     values[SQUARE] = ek_sync_square(worker->sync, worker->gradients);
 
     beat(worker, EK_PHASE_COMMIT);
     EK_TRY(ek_vote(worker->engine, record.step, values, sums, VALUES));
     record.committed = ek_wall_seconds();
-    record.tokens = (uint64_t)config->batch.global * config->model.sequence;
+    record.tokens = (uint64_t)sums[SAMPLES] * config->model.sequence;
     record.loss = sums[LOSS] / (double)record.tokens;
     record.grad_norm = sqrt(sums[SQUARE]);
     record.learning_rate = ek_learning_rate(config, record.step);
@@ -290,20 +360,60 @@ static ek_status run_step(ek_worker *worker)
     worker->committed++;
     worker->began_step = false;
     record.busy_seconds = ek_busy_seconds() - busy;
+    describe_pace(worker, &record);
     ek_sync_traffic(worker->sync, &record.reshard_bytes, &record.reduce_bytes);
     return ek_report(worker->engine, &record, sizeof record);
+}
+
+/* Flips a bit of a weight if the user asked for it. */
+static void flip(ek_worker *worker)
+{
+    const ek_train_options *options = worker->run->options;
+    for (size_t i = 0; i < options->flip_count && worker->placed; i++) {
+        if (options->flips[i].step != worker->committed ||
+            !is_here(worker, options->flips[i].replica, options->flips[i].slot))
+            continue;
+        float *weight = worker->store.planes[EK_PLANE_WEIGHTS][worker->run->tensor_count / 2];
+        uint32_t bits;
+        memcpy(&bits, weight, sizeof bits);
+        bits ^= 1u << 20; /* of the mantissa: a wrong number, not a monstrous one */
+        memcpy(weight, &bits, sizeof bits);
+    }
+}
+
+/* Puts the odd copies right, and has their ranks tell of it. */
+static ek_status heal(ek_worker *worker, const ek_odd_copy *odd, size_t odd_count)
+{
+    EK_TRY(ek_heal_state(odd, odd_count, worker->membership, &worker->store, worker->run->tensors, worker->engine));
+    for (size_t i = 0; i < odd_count; i++) {
+        ek_healed_record record = {.kind = EK_RECORD_HEALED,
+                                   .step = worker->committed,
+                                   .tensor = (uint32_t)odd[i].tensor,
+                                   .unit = odd[i].unit,
+                                   .good = odd[i].good};
+        if (odd[i].odd == worker->rank)
+            EK_TRY(ek_report(worker->engine, &record, sizeof record));
+    }
+    return EK_OK;
 }
 
 static ek_status compare(ek_worker *worker)
 {
     uint64_t every = worker->config->health.compare_every;
+    flip(worker);
     if (!every || worker->committed % every || !worker->placed)
         return EK_OK;
-    ek_status status =
-        ek_compare_state(worker->all, worker->all_ranks, worker->membership, &worker->store, worker->run->tensors,
-                         worker->run->tensor_count, worker->engine, ek_note(worker->committed, EK_PHASE_OPTIMIZER));
-    return status == EK_CORRUPT ? ek_fail_prefix(status, "after step %llu: ", (unsigned long long)worker->committed)
-                                : status;
+    ek_odd_copy *odd;
+    size_t odd_count;
+    ek_status status = ek_compare_state(worker->all, worker->all_ranks, worker->membership, &worker->store,
+                                        worker->run->tensors, worker->run->tensor_count, worker->engine,
+                                        ek_note(worker->committed, EK_PHASE_OPTIMIZER), &odd, &odd_count);
+    if (status == EK_CORRUPT)
+        return ek_fail_prefix(status, "after step %llu: ", (unsigned long long)worker->committed);
+    EK_TRY(status);
+    status = odd_count ? heal(worker, odd, odd_count) : EK_OK;
+    ek_free(odd);
+    return status;
 }
 
 /* ---------------------------------------------------------------------------------------------- recovery */
@@ -313,6 +423,8 @@ static ek_status compare(ek_worker *worker)
 static ek_status move_state(ek_worker *worker, ek_recovery *recovery, ek_store *next)
 {
     const ek_run *run = worker->run;
+    if (worker->joining)
+        worker->committed = ek_recovery_committed_step(recovery);
     if (ek_recovery_committed_step(recovery) != worker->committed)
         return ek_fail(EK_CORRUPT, "rank %u has applied %llu steps, the job has committed %llu", worker->rank,
                        (unsigned long long)worker->committed, (unsigned long long)ek_recovery_committed_step(recovery));
@@ -367,9 +479,12 @@ static ek_status recover(ek_worker *worker)
     while (status == EK_PEER_LOST);
     if (status != EK_OK)
         return status;
+    worker->joining = false;
     EK_TRY(attach(worker));
     record.committed_step = worker->committed;
-    record.absent = ek_absent_ranks(worker->membership);
+    for (uint32_t rank = 0; rank < ek_membership_ranks(worker->membership); rank++)
+        if (ek_rank_is_known(worker->membership, rank))
+            record.live[rank / 8] |= (uint8_t)(1u << rank % 8);
     record.ended = ek_wall_seconds();
     return ek_report(worker->engine, &record, sizeof record);
 }
@@ -386,6 +501,16 @@ static ek_status begin(ek_worker *worker)
     if (!worker->gradient_of || !worker->tokens)
         return ek_fail(EK_NO_MEMORY, "out of memory for the token buffer");
     EK_TRY(ek_membership_lose(run->membership, NULL, 0, &worker->membership)); /* a copy of its own */
+    worker->busy = calloc(ek_engine_ranks(worker->engine), sizeof *worker->busy);
+    if (!worker->busy)
+        return ek_fail(EK_NO_MEMORY, "out of memory for busy times");
+    if (ek_pace_wanted(config))
+        EK_TRY(ek_pace_create(&worker->pace, config, ek_membership_job(run->membership), run->default_watts,
+                              run->may_raise));
+    if (ek_engine_is_new(worker->engine)) { /* the others have its state, and the membership */
+        worker->joining = true;
+        return recover(worker);
+    }
     EK_TRY(ek_store_create(&worker->store, worker->engine, worker->membership, run->tensors, run->tensor_count));
     ek_store_init(&worker->store, worker->engine, ek_note(current_step(worker), EK_PHASE_FORWARD), worker->membership,
                   &config->model, config->train.seed, run->tensors, run->tensor_count);
@@ -397,9 +522,20 @@ static void end(ek_worker *worker)
     detach(worker);
     drop_model(worker);
     ek_store_destroy(&worker->store, worker->engine);
+    ek_pace_destroy(worker->pace);
     ek_membership_destroy(worker->membership);
+    free(worker->busy);
     free(worker->gradient_of);
     free(worker->tokens);
+}
+
+/* A straggler is treated as failed, where that is configured: it ends itself, and its replica goes on without it. */
+static ek_status give_up_if_slow(ek_worker *worker)
+{
+    if (!worker->config->health.straggler_fails || !worker->pace || !worker->placed ||
+        !ek_pace_straggles(worker->pace, worker->rank))
+        return EK_OK;
+    return ek_inject(worker->engine, EK_FAULT_KILL);
 }
 
 ek_status ek_worker_main(ek_engine *engine, void *user)
@@ -411,6 +547,10 @@ ek_status ek_worker_main(ek_engine *engine, void *user)
         status = run_step(&worker);
         if (status == EK_OK)
             status = compare(&worker);
+        if (status == EK_OK && worker.committed < run->config->train.steps && ek_engine_joining(engine))
+            status = recover(&worker);
+        if (status == EK_OK)
+            status = give_up_if_slow(&worker);
         if (status == EK_PEER_LOST) /* after the last step there is nothing left to recover for */
             status = worker.committed < run->config->train.steps ? recover(&worker) : EK_OK;
     }

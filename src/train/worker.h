@@ -14,6 +14,8 @@ typedef struct ek_run {
     size_t tensor_count;
     uint32_t bucket_count;
     ek_membership *membership;  /* at the start */
+    double default_watts;       /* of a device */
+    bool may_raise;             /* power limits can be set */
     struct ek_monitor *monitor; /* used in the launching process alone */
 } ek_run;
 
