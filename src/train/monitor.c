@@ -1,40 +1,51 @@
 #include "train/monitor.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/error.h"
+#include "power/xid.h"
 #include "train/clock.h"
+#include "train/limits.h"
+#include "train/metrics.h"
+#include "train/pace.h"
+#include "train/phases.h"
 #include "train/records.h"
 #include "train/table.h"
+
+#define PLACE_BYTES 40
 
 /* What one replica's ranks said of the step that is being gathered. */
 typedef struct replica_step {
     uint32_t samples;
     double busy_seconds, exposed_seconds; /* of the slowest rank */
     uint64_t reshard_bytes, reduce_bytes; /* of all ranks */
+    double watts, predicted_seconds;      /* the most of a device; of the governor */
 } replica_step;
 
 struct ek_monitor {
     const ek_run *run;
-    int metrics;         /* file descriptor; -1: none */
-    off_t metrics_bytes; /* written, in whole lines */
+    ek_metrics metrics;
     bool quiet, terminal;
+    bool governed;  /* ranks keep in step by power and samples */
     bool line_open; /* the terminal's progress line waits to be overwritten */
     ek_membership *membership;
-    uint32_t *lost; /* [ranks] since launch, in the order in which they were lost */
-    uint32_t lost_count, absent_at_start;
-    bool *struck;     /* [faults] of the options: those that came about */
-    double *injected; /* [ranks] when a rank said that it would kill or stop itself; 0: it did not */
+    ek_launcher *launcher;
+    ek_limits *limits;   /* NULL: power is not governed */
+    bool *pending;       /* [ranks] lost, and no recovery has dealt with it yet */
+    bool *straggling;    /* [ranks] told of already */
+    bool *rejoined;      /* [rejoins] of the options: those that were asked for */
+    double *watts;       /* [ranks] as the ranks' governors decided for the step that is gathered */
+    uint32_t lost_count; /* since launch */
+    bool *struck;        /* [faults] of the options: those that came about */
+    double *injected;    /* [ranks] when a rank said that it would kill or stop itself; 0: it did not */
     char last_cause[96];
     uint32_t timed_out;
     double launched, first_noticed; /* first_noticed: of the losses that no recovery has dealt with; 0: none */
@@ -50,45 +61,8 @@ struct ek_monitor {
     uint64_t committed_steps;
     double committed_seconds, last_committed, last_loss;
     ek_table table;
+    ek_phases phases;
 };
-
-/* ----------------------------------------------------------------------------------------------- metrics */
-
-static bool write_all(int file, const char *text, size_t bytes)
-{
-    while (bytes) {
-        ssize_t written = write(file, text, bytes);
-        if (written < 0 && errno != EINTR)
-            return false;
-        text += written > 0 ? written : 0;
-        bytes -= written > 0 ? (size_t)written : 0;
-    }
-    return true;
-}
-
-/* Takes `line`. A line that does not fit is taken back, so that a reader finds whole lines alone. */
-static ek_status write_line(ek_monitor *monitor, json_t *line)
-{
-    char *text = monitor->metrics >= 0 && line ? json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(12)) : NULL;
-    json_decref(line);
-    if (monitor->metrics < 0)
-        return EK_OK;
-    if (!text)
-        return ek_fail(EK_NO_MEMORY, "out of memory for a line of metrics");
-    size_t bytes = strlen(text);
-    text[bytes++] = '\n'; /* in place of the end of the string */
-    bool written = write_all(monitor->metrics, text, bytes);
-    free(text);
-    if (written) {
-        monitor->metrics_bytes += (off_t)bytes;
-        return EK_OK;
-    }
-    ek_fail(EK_IO, "cannot write metrics to %s: %s; make room, or name another file with --metrics",
-            monitor->run->options->metrics_path, strerror(errno));
-    if (ftruncate(monitor->metrics, monitor->metrics_bytes) != 0) /* no regular file: nothing to take back */
-        return EK_IO;
-    return EK_IO;
-}
 
 static const char *plural(uint64_t count, const char *one, const char *many)
 {
@@ -116,9 +90,41 @@ static void describe_replicas(const ek_membership *membership, char *text, size_
     }
 }
 
+/* "replica 1 slot 2", or "spare 0": where a rank's device is, whatever role it serves. */
+static const char *describe_place(const ek_monitor *monitor, uint32_t rank, char text[PLACE_BYTES])
+{
+    uint32_t tp = monitor->run->config->parallel.tp, roles = tp * monitor->run->config->parallel.dp;
+    if (rank < roles)
+        snprintf(text, PLACE_BYTES, "replica %u slot %u", rank / tp, rank % tp);
+    else
+        snprintf(text, PLACE_BYTES, "spare %u", rank - roles);
+    return text;
+}
+
+/* An event about a rank: its place stands in it as "replica" and "slot", or as "spare". */
+static json_t *make_rank_event(const ek_monitor *monitor, const char *event, uint64_t step, uint32_t rank)
+{
+    uint32_t tp = monitor->run->config->parallel.tp, roles = tp * monitor->run->config->parallel.dp;
+    json_t *line = json_pack("{s:s, s:I}", "event", event, "step", (json_int_t)step);
+    if (rank < roles) {
+        json_object_set_new(line, "replica", json_integer(rank / tp));
+        json_object_set_new(line, "slot", json_integer(rank % tp));
+    } else {
+        json_object_set_new(line, "spare", json_integer(rank - roles));
+    }
+    return line;
+}
+
+/* Whether standard output takes text without making the launching thread wait: it has ranks to watch. */
+static bool can_show(const ek_monitor *monitor)
+{
+    struct pollfd output = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    return !monitor->quiet && poll(&output, 1, 0) == 1 && output.revents & POLLOUT;
+}
+
 static void show_step(ek_monitor *monitor, const ek_step_record *step, double seconds)
 {
-    if (monitor->quiet)
+    if (!can_show(monitor))
         return;
     uint64_t steps = monitor->run->config->train.steps;
     double left = monitor->committed_seconds / (double)monitor->committed_steps * (double)(steps - step->step);
@@ -134,14 +140,121 @@ static void show_step(ek_monitor *monitor, const ek_step_record *step, double se
 
 static void show_event(ek_monitor *monitor, const char *text)
 {
-    if (monitor->quiet)
+    if (!can_show(monitor))
         return;
     printf("%s%s\n", monitor->line_open ? "\n" : "", text);
     monitor->line_open = false;
     fflush(stdout);
 }
 
+/* An event for the table and for who watches. */
+static void add_event(ek_monitor *monitor, uint64_t step, const char *text)
+{
+    char line[384];
+    ek_table_add(&monitor->table,
+                 (ek_table_row){.step = step, .seconds = ek_wall_seconds() - monitor->launched, .event = text});
+    snprintf(line, sizeof line, "step %llu: %s", (unsigned long long)step, text);
+    show_event(monitor, line);
+}
+
+/* Something about devices that the job goes on in spite of. */
+static void complain(ek_monitor *monitor, const char *text)
+{
+    add_event(monitor, monitor->committed_steps + 1, text);
+}
+
 /* ------------------------------------------------------------------------------------------------- steps */
+
+/* Puts what the governors decided into effect, and tells of it where it changed. */
+static ek_status follow_governors(ek_monitor *monitor)
+{
+    const ek_config *config = monitor->run->config;
+    ek_phase_replica replicas[EK_MAX_REPLICAS];
+    double predicted = 0.0, busy = 0.0;
+    for (uint32_t r = 0; r < config->parallel.dp; r++) {
+        const replica_step *replica = &monitor->replicas[r];
+        replicas[r] =
+            (ek_phase_replica){ek_membership_degree(monitor->membership, r), replica->samples, replica->watts};
+        predicted = fmax(predicted, replica->predicted_seconds);
+        busy = fmax(busy, replica->busy_seconds);
+    }
+    bool changed = ek_phases_add(&monitor->phases, monitor->step.step, replicas, config->parallel.dp, predicted, busy);
+    for (uint32_t r = 0; changed && r < config->parallel.dp; r++)
+        EK_TRY(ek_metrics_write(
+            &monitor->metrics,
+            json_pack("{s:s, s:I, s:i, s:i, s:f, s:i, s:f, s:f}", "event", "adjusted", "step",
+                      (json_int_t)monitor->step.step, "replica", (int)r, "tp", (int)replicas[r].degree, "power_watts",
+                      replicas[r].watts, "samples", (int)replicas[r].samples, "predicted_seconds",
+                      monitor->replicas[r].predicted_seconds, "at", monitor->step.committed - monitor->launched)));
+    for (uint32_t rank = 0; rank < ek_membership_ranks(monitor->membership); rank++)
+        if (monitor->watts[rank] > 0.0 && ek_limits_set(monitor->limits, rank, monitor->watts[rank]) != EK_OK)
+            complain(monitor, ek_error());
+    return EK_OK;
+}
+
+/* Errors that drivers reported: a device that is lost takes its rank along. */
+static ek_status hear_devices(ek_monitor *monitor)
+{
+    for (;;) {
+        bool any;
+        uint32_t rank;
+        uint64_t code;
+        if (ek_limits_event(monitor->limits, &any, &rank, &code) != EK_OK)
+            complain(monitor, ek_error());
+        if (!any)
+            return EK_OK;
+        ek_xid xid = ek_xid_find(code);
+        char text[160], place[PLACE_BYTES] = "some device";
+        if (rank != EK_NONE)
+            describe_place(monitor, rank, place);
+        snprintf(text, sizeof text, "%s: Xid %llu, %s%s", place, (unsigned long long)code, xid.text,
+                 xid.meaning == EK_XID_LOST ? ": the device is lost" : "");
+        complain(monitor, text);
+        json_t *event = make_rank_event(monitor, "device_error", monitor->committed_steps + 1, rank);
+        json_object_set_new(event, "xid", json_integer((json_int_t)code));
+        json_object_set_new(event, "text", json_string(xid.text));
+        EK_TRY(ek_metrics_write(&monitor->metrics, event));
+        if (xid.meaning == EK_XID_LOST && rank != EK_NONE)
+            ek_launcher_kill(monitor->launcher, rank); /* refused: it is gone already */
+    }
+}
+
+/* Ranks that are to come back once this many steps are committed. What is not lost yet is asked for again after the
+ * next step. */
+static void call_back(ek_monitor *monitor)
+{
+    const ek_train_options *options = monitor->run->options;
+    for (size_t i = 0; i < options->rejoin_count; i++) {
+        const ek_rejoin *rejoin = &options->rejoins[i];
+        if (!monitor->rejoined[i] && rejoin->step <= monitor->committed_steps + 1)
+            monitor->rejoined[i] =
+                ek_launcher_revive(monitor->launcher,
+                                   rejoin->replica * monitor->run->config->parallel.tp + rejoin->slot) == EK_OK;
+    }
+}
+
+static ek_status write_step(ek_monitor *monitor, double seconds)
+{
+    const ek_step_record *step = &monitor->step;
+    if (monitor->metrics.file < 0)
+        return EK_OK;
+    json_t *replicas = json_array();
+    for (uint32_t r = 0; r < ek_membership_job(monitor->membership)->replicas; r++) {
+        const replica_step *replica = &monitor->replicas[r];
+        json_array_append_new(
+            replicas, json_pack("{s:i, s:i, s:i, s:f, s:f, s:f, s:I, s:I}", "id", (int)r, "tp",
+                                (int)ek_membership_degree(monitor->membership, r), "samples", (int)replica->samples,
+                                "busy_seconds", replica->busy_seconds, "power_watts", replica->watts, "exposed_seconds",
+                                replica->exposed_seconds, "reshard_bytes", (json_int_t)replica->reshard_bytes,
+                                "reduce_bytes", (json_int_t)replica->reduce_bytes));
+    }
+    return ek_metrics_write(&monitor->metrics,
+                            json_pack("{s:I, s:f, s:f, s:f, s:I, s:f, s:f, s:f, s:o}", "step", (json_int_t)step->step,
+                                      "loss", step->loss, "grad_norm", step->grad_norm, "learning_rate",
+                                      step->learning_rate, "tokens", (json_int_t)step->tokens, "seconds", seconds,
+                                      "tokens_per_second", (double)step->tokens / seconds, "at",
+                                      step->committed - monitor->launched, "replicas", replicas));
+}
 
 /* All that the ranks say of a step is in: all of them have reported it, or one tells of what came later, since every
  * rank reports a step before it can vote for the next. */
@@ -157,23 +270,25 @@ static ek_status close_step(ek_monitor *monitor)
     monitor->last_committed = step->committed;
     monitor->last_loss = step->loss;
     show_step(monitor, step, seconds);
-    if (monitor->metrics < 0)
+    EK_TRY(write_step(monitor, seconds));
+    call_back(monitor);
+    EK_TRY(hear_devices(monitor));
+    return monitor->governed ? follow_governors(monitor) : EK_OK;
+}
+
+static ek_status note_straggler(ek_monitor *monitor, uint32_t rank, const ek_step_record *step)
+{
+    bool new = step->straggles && !monitor->straggling[rank];
+    monitor->straggling[rank] = step->straggles;
+    if (!new)
         return EK_OK;
-    json_t *replicas = json_array();
-    for (uint32_t r = 0; r < ek_membership_job(monitor->membership)->replicas; r++) {
-        const replica_step *replica = &monitor->replicas[r];
-        json_array_append_new(replicas,
-                              json_pack("{s:i, s:i, s:i, s:f, s:f, s:I, s:I}", "id", (int)r, "tp",
-                                        (int)ek_membership_degree(monitor->membership, r), "samples",
-                                        (int)replica->samples, "busy_seconds", replica->busy_seconds, "exposed_seconds",
-                                        replica->exposed_seconds, "reshard_bytes", (json_int_t)replica->reshard_bytes,
-                                        "reduce_bytes", (json_int_t)replica->reduce_bytes));
-    }
-    return write_line(monitor, json_pack("{s:I, s:f, s:f, s:f, s:I, s:f, s:f, s:f, s:o}", "step",
-                                         (json_int_t)step->step, "loss", step->loss, "grad_norm", step->grad_norm,
-                                         "learning_rate", step->learning_rate, "tokens", (json_int_t)step->tokens,
-                                         "seconds", seconds, "tokens_per_second", (double)step->tokens / seconds, "at",
-                                         step->committed - monitor->launched, "replicas", replicas));
+    char text[160], place[PLACE_BYTES];
+    snprintf(text, sizeof text, "%s straggles", describe_place(monitor, rank, place));
+    add_event(monitor, step->step, text);
+    json_t *event = make_rank_event(monitor, "straggler", step->step, rank);
+    json_object_set_new(event, "busy_seconds", json_real(step->busy_seconds));
+    json_object_set_new(event, "power_watts", json_real(step->watts));
+    return ek_metrics_write(&monitor->metrics, event);
 }
 
 static ek_status gather_step(ek_monitor *monitor, uint32_t rank, const ek_step_record *step)
@@ -183,6 +298,7 @@ static ek_status gather_step(ek_monitor *monitor, uint32_t rank, const ek_step_r
         monitor->step_reports = 0;
         monitor->step = *step;
         memset(monitor->replicas, 0, monitor->run->config->parallel.dp * sizeof *monitor->replicas);
+        memset(monitor->watts, 0, ek_membership_ranks(monitor->membership) * sizeof *monitor->watts);
     }
     monitor->step.started = fmin(monitor->step.started, step->started);
     monitor->step.committed = fmax(monitor->step.committed, step->committed);
@@ -194,9 +310,15 @@ static ek_status gather_step(ek_monitor *monitor, uint32_t rank, const ek_step_r
         replica->exposed_seconds = fmax(replica->exposed_seconds, step->exposed_seconds);
         replica->reshard_bytes += step->reshard_bytes;
         replica->reduce_bytes += step->reduce_bytes;
+        replica->watts = fmax(replica->watts, step->watts);
+        replica->predicted_seconds = fmax(replica->predicted_seconds, step->predicted_seconds);
     }
-    uint32_t ranks = ek_membership_ranks(monitor->membership) - monitor->absent_at_start - monitor->lost_count;
-    return ++monitor->step_reports == ranks ? close_step(monitor) : EK_OK;
+    monitor->watts[rank] = step->watts;
+    EK_TRY(note_straggler(monitor, rank, step));
+    uint32_t reporting = 0;
+    for (rank = 0; rank < ek_membership_ranks(monitor->membership); rank++)
+        reporting += ek_rank_is_known(monitor->membership, rank) && !monitor->pending[rank];
+    return ++monitor->step_reports == reporting ? close_step(monitor) : EK_OK;
 }
 
 /* ---------------------------------------------------------------------------------- failures, recoveries */
@@ -215,29 +337,32 @@ ek_status ek_monitor_lost(void *user, const ek_loss *loss)
 {
     ek_monitor *monitor = ((const ek_run *)user)->monitor;
     double now = ek_wall_seconds();
-    if (monitor->first_noticed == 0.0)
+    if (!loss->is_new && monitor->first_noticed == 0.0)
         monitor->first_noticed = now;
-    monitor->lost[monitor->lost_count++] = loss->rank;
-    uint32_t replica = loss->rank / monitor->run->config->parallel.tp;
-    uint32_t slot = loss->rank % monitor->run->config->parallel.tp;
+    monitor->pending[loss->rank] = !loss->is_new;
+    monitor->straggling[loss->rank] = false;
+    monitor->lost_count++;
+    monitor->timed_out += loss->cause == EK_LOSS_TIMEOUT;
     uint64_t step = ek_note_step(loss->note);
     const char *phase = ek_phase_name((ek_phase)ek_note_phase(loss->note));
-    char cause[96], text[256];
-    describe_loss(loss, monitor->run->config, cause, sizeof cause);
-    snprintf(monitor->last_cause, sizeof monitor->last_cause, "%s", cause);
-    monitor->timed_out += loss->cause == EK_LOSS_TIMEOUT;
-    snprintf(text, sizeof text, "replica %u slot %u lost (%s)", replica, slot, cause);
+    char text[256], place[PLACE_BYTES];
+    describe_loss(loss, monitor->run->config, monitor->last_cause, sizeof monitor->last_cause);
+    snprintf(text, sizeof text, "%s lost (%s)", describe_place(monitor, loss->rank, place), monitor->last_cause);
     ek_table_add(&monitor->table,
                  (ek_table_row){.step = step, .seconds = now - monitor->launched, .event = text, .detail = phase});
     char line[384];
     snprintf(line, sizeof line, "step %llu: %s in %s", (unsigned long long)step, text, phase);
     show_event(monitor, line);
-    json_t *event =
-        json_pack("{s:s, s:I, s:i, s:i, s:s, s:s, s:f}", "event", "failure", "step", (json_int_t)step, "replica",
-                  (int)replica, "slot", (int)slot, "phase", phase, "cause", cause, "at", now - monitor->launched);
+    if (ek_limits_reset(monitor->limits, loss->rank) != EK_OK)
+        complain(monitor, ek_error());
+    json_t *event = make_rank_event(monitor, "failure", step, loss->rank);
+    json_object_set_new(event, "phase", json_string(phase));
+    json_object_set_new(event, "cause", json_string(monitor->last_cause));
+    json_object_set_new(event, "at", json_real(now - monitor->launched));
     if (monitor->injected[loss->rank] > 0.0)
         json_object_set_new(event, "injected_at", json_real(monitor->injected[loss->rank] - monitor->launched));
-    return write_line(monitor, event);
+    monitor->injected[loss->rank] = 0.0;
+    return ek_metrics_write(&monitor->metrics, event);
 }
 
 /* One event for each replica whose degree the recovery changed. */
@@ -245,7 +370,8 @@ static ek_status write_recovered(ek_monitor *monitor, const ek_membership *befor
 {
     const ek_recovery_record *recovery = &monitor->recovery;
     uint64_t step = recovery->committed_step + 1;
-    double seconds = recovery->ended - fmin(recovery->noticed, monitor->first_noticed);
+    double noticed = monitor->first_noticed > 0.0 ? fmin(recovery->noticed, monitor->first_noticed) : recovery->noticed;
+    double seconds = recovery->ended - noticed;
     for (uint32_t r = 0; r < ek_membership_job(before)->replicas; r++) {
         uint32_t degree = ek_membership_degree(monitor->membership, r);
         if (degree == ek_membership_degree(before, r))
@@ -264,10 +390,28 @@ static ek_status write_recovered(ek_monitor *monitor, const ek_membership *befor
                  (unsigned long long)step, text, 1e3 * seconds, 1e-6 * (double)monitor->replica_bytes[r],
                  recovery->redone_steps, plural(recovery->redone_steps, "step", "steps"));
         show_event(monitor, line);
-        EK_TRY(write_line(monitor, json_pack("{s:s, s:I, s:i, s:i, s:f, s:I, s:i, s:f}", "event", "recovered", "step",
-                                             (json_int_t)step, "replica", (int)r, "tp", (int)degree, "seconds", seconds,
-                                             "bytes", (json_int_t)monitor->replica_bytes[r], "redone_steps",
-                                             (int)recovery->redone_steps, "at", recovery->ended - monitor->launched)));
+        EK_TRY(ek_metrics_write(&monitor->metrics,
+                                json_pack("{s:s, s:I, s:i, s:i, s:f, s:I, s:i, s:f}", "event", "recovered", "step",
+                                          (json_int_t)step, "replica", (int)r, "tp", (int)degree, "seconds", seconds,
+                                          "bytes", (json_int_t)monitor->replica_bytes[r], "redone_steps",
+                                          (int)recovery->redone_steps, "at", recovery->ended - monitor->launched)));
+    }
+    return EK_OK;
+}
+
+/* Ranks that have come back. */
+static ek_status write_rejoined(ek_monitor *monitor, const ek_membership *before)
+{
+    uint64_t step = monitor->recovery.committed_step + 1;
+    for (uint32_t rank = 0; rank < ek_membership_ranks(before); rank++) {
+        if (ek_rank_is_known(before, rank) || !ek_rank_is_known(monitor->membership, rank))
+            continue;
+        char text[128], place[PLACE_BYTES];
+        snprintf(text, sizeof text, "%s is back", describe_place(monitor, rank, place));
+        add_event(monitor, step, text);
+        json_t *event = make_rank_event(monitor, "rejoined", step, rank);
+        json_object_set_new(event, "at", json_real(monitor->recovery.ended - monitor->launched));
+        EK_TRY(ek_metrics_write(&monitor->metrics, event));
     }
     return EK_OK;
 }
@@ -277,27 +421,39 @@ static ek_status close_recovery(ek_monitor *monitor)
     if (!monitor->gathering_recovery)
         return EK_OK;
     monitor->gathering_recovery = false;
-    ek_membership *before = monitor->membership;
-    uint32_t dealt_with = monitor->recovery.absent - monitor->absent_at_start;
-    EK_TRY(ek_membership_lose(before, monitor->lost, dealt_with, &monitor->membership));
-    ek_status status = write_recovered(monitor, before);
+    ek_membership *before = monitor->membership, *next;
+    uint32_t ranks = ek_membership_ranks(before);
+    bool live[EK_RANKS_MOST], any_pending = false;
+    for (uint32_t rank = 0; rank < ranks; rank++) {
+        live[rank] = monitor->recovery.live[rank / 8] >> rank % 8 & 1;
+        monitor->pending[rank] = monitor->pending[rank] && live[rank]; /* lost after they agreed */
+        any_pending = any_pending || monitor->pending[rank];
+    }
+    EK_TRY(ek_membership_follow(before, live, &next));
+    monitor->membership = next;
+    ek_status status = write_rejoined(monitor, before);
+    if (status == EK_OK)
+        status = write_recovered(monitor, before);
     ek_membership_destroy(before);
-    monitor->first_noticed = dealt_with < monitor->lost_count ? ek_wall_seconds() : 0.0;
+    monitor->first_noticed = any_pending ? ek_wall_seconds() : 0.0;
     return status;
 }
 
 static ek_status gather_recovery(ek_monitor *monitor, uint32_t rank, const ek_recovery_record *recovery)
 {
-    if (monitor->gathering_recovery && monitor->recovery.absent != recovery->absent)
+    if (monitor->gathering_recovery && (monitor->recovery.committed_step != recovery->committed_step ||
+                                        memcmp(monitor->recovery.live, recovery->live, sizeof recovery->live) != 0))
         EK_TRY(close_recovery(monitor));
     if (!monitor->gathering_recovery) {
         EK_TRY(close_step(monitor));
         monitor->gathering_recovery = true;
         monitor->recovery = *recovery;
+        monitor->recovery.noticed = INFINITY;
         memset(monitor->replica_bytes, 0, monitor->run->config->parallel.dp * sizeof *monitor->replica_bytes);
     }
     ek_recovery_record *all = &monitor->recovery;
-    all->noticed = fmin(all->noticed, recovery->noticed);
+    if (!recovery->is_new) /* a newcomer has waited for the others */
+        all->noticed = fmin(all->noticed, recovery->noticed);
     all->ended = fmax(all->ended, recovery->ended);
     all->redone_steps = recovery->redone_steps > all->redone_steps ? recovery->redone_steps : all->redone_steps;
     uint32_t replica = rank / monitor->run->config->parallel.tp;
@@ -306,7 +462,28 @@ static ek_status gather_recovery(ek_monitor *monitor, uint32_t rank, const ek_re
     return EK_OK;
 }
 
+/* A copy that differed from most: the device that held it is not to be trusted. */
+static ek_status write_healed(ek_monitor *monitor, uint32_t rank, const ek_healed_record *healed)
+{
+    const char *tensor = monitor->run->tensors[healed->tensor].name;
+    char text[160], place[PLACE_BYTES];
+    snprintf(text, sizeof text, "%s: unit %u of %s was corrupt, healed from rank %u",
+             describe_place(monitor, rank, place), healed->unit, tensor, healed->good);
+    add_event(monitor, healed->step, text);
+    json_t *event = make_rank_event(monitor, "healed", healed->step, rank);
+    json_object_set_new(event, "tensor", json_string(tensor));
+    json_object_set_new(event, "unit", json_integer(healed->unit));
+    json_object_set_new(event, "from_rank", json_integer(healed->good));
+    return ek_metrics_write(&monitor->metrics, event);
+}
+
 /* --------------------------------------------------------------------------------------------- interface */
+
+ek_status ek_monitor_start(void *user, ek_launcher *launcher)
+{
+    ((const ek_run *)user)->monitor->launcher = launcher;
+    return EK_OK;
+}
 
 ek_status ek_monitor_report(void *user, uint32_t rank, const void *data, size_t bytes)
 {
@@ -320,6 +497,8 @@ ek_status ek_monitor_report(void *user, uint32_t rank, const void *data, size_t 
         monitor->struck[record.fault.fault] = true;
         return EK_OK;
     }
+    if (record.kind == EK_RECORD_HEALED)
+        return write_healed(monitor, rank, &record.healed);
     if (record.step.step <=
         monitor->committed_steps) /* closed early, since a rank that reported it was lost meanwhile */
         return EK_OK;
@@ -328,22 +507,6 @@ ek_status ek_monitor_report(void *user, uint32_t rank, const void *data, size_t 
         EK_TRY(close_recovery(monitor));
     }
     return gather_step(monitor, rank, &record.step);
-}
-
-/* Empties the file, unless it is one that the run reads. */
-static ek_status open_metrics(ek_monitor *monitor, const char *path)
-{
-    const char *const inputs[] = {monitor->run->config->data.path, monitor->run->options->config_path};
-    struct stat metrics, input;
-    for (size_t i = 0; i < 2; i++)
-        if (inputs[i] && stat(path, &metrics) == 0 && stat(inputs[i], &input) == 0 && metrics.st_dev == input.st_dev &&
-            metrics.st_ino == input.st_ino)
-            return ek_fail(EK_IO, "--metrics %s: that is %s, which the run reads; name another file", path,
-                           i == 0 ? "the data" : "the configuration");
-    monitor->metrics = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (monitor->metrics < 0)
-        return ek_fail(EK_IO, "--metrics %s: %s; name a file that can be written", path, strerror(errno));
-    return EK_OK;
 }
 
 static void show_job(const ek_monitor *monitor)
@@ -357,28 +520,33 @@ static void show_job(const ek_monitor *monitor)
     fflush(stdout);
 }
 
-ek_status ek_monitor_create(ek_monitor **out, const ek_run *run)
+ek_status ek_monitor_create(ek_monitor **out, const ek_run *run, ek_limits *limits, const char *complaint)
 {
     ek_monitor *monitor = calloc(1, sizeof *monitor);
     if (!monitor)
         return ek_fail(EK_NO_MEMORY, "out of memory for metrics");
-    const char *path = run->options->metrics_path;
     monitor->run = run;
-    monitor->metrics = -1;
+    monitor->metrics.file = -1;
     monitor->quiet = run->options->quiet;
     monitor->terminal = isatty(STDOUT_FILENO);
-    monitor->lost = calloc(ek_membership_ranks(run->membership), sizeof *monitor->lost);
+    monitor->limits = limits;
+    monitor->governed = ek_pace_wanted(run->config);
+    uint32_t ranks = ek_membership_ranks(run->membership);
+    monitor->pending = calloc(ranks, sizeof *monitor->pending);
+    monitor->straggling = calloc(ranks, sizeof *monitor->straggling);
+    monitor->watts = calloc(ranks, sizeof *monitor->watts);
+    monitor->rejoined = calloc(run->options->rejoin_count + 1, sizeof *monitor->rejoined);
     monitor->injected = calloc(ek_membership_ranks(run->membership), sizeof *monitor->injected);
     monitor->struck = calloc(run->options->fault_count + 1, sizeof *monitor->struck);
     monitor->replicas = calloc(run->config->parallel.dp, sizeof *monitor->replicas);
     monitor->replica_bytes = calloc(run->config->parallel.dp, sizeof *monitor->replica_bytes);
-    monitor->absent_at_start = ek_absent_ranks(run->membership);
     ek_status status = ek_membership_lose(run->membership, NULL, 0, &monitor->membership);
-    if (status == EK_OK &&
-        (!monitor->lost || !monitor->injected || !monitor->struck || !monitor->replicas || !monitor->replica_bytes))
+    if (status == EK_OK && (!monitor->pending || !monitor->straggling || !monitor->watts || !monitor->rejoined ||
+                            !monitor->injected || !monitor->struck || !monitor->replicas || !monitor->replica_bytes))
         status = ek_fail(EK_NO_MEMORY, "out of memory for metrics");
-    if (status == EK_OK && path)
-        status = open_metrics(monitor, path);
+    if (status == EK_OK)
+        status = ek_metrics_open(&monitor->metrics, run->options->metrics_path,
+                                 (const char *const[]){run->config->data.path, run->options->config_path}, 2);
     if (status != EK_OK) {
         ek_monitor_destroy(monitor);
         return status;
@@ -386,6 +554,8 @@ ek_status ek_monitor_create(ek_monitor **out, const ek_run *run)
     monitor->launched = ek_wall_seconds();
     if (!monitor->quiet)
         show_job(monitor);
+    if (complaint[0])
+        complain(monitor, complaint);
     *out = monitor;
     return EK_OK;
 }
@@ -394,11 +564,14 @@ void ek_monitor_destroy(ek_monitor *monitor)
 {
     if (!monitor)
         return;
-    if (monitor->metrics >= 0)
-        close(monitor->metrics);
+    ek_metrics_close(&monitor->metrics);
     ek_table_clear(&monitor->table);
     ek_membership_destroy(monitor->membership);
-    free(monitor->lost);
+    ek_phases_clear(&monitor->phases);
+    free(monitor->pending);
+    free(monitor->straggling);
+    free(monitor->watts);
+    free(monitor->rejoined);
     free(monitor->injected);
     free(monitor->struck);
     free(monitor->replicas);
@@ -447,12 +620,13 @@ ek_status ek_monitor_finish(ek_monitor *monitor, ek_status status)
     if (status != EK_OK)
         json_object_set_new(line, "reason", json_string(reason));
     if (written == EK_OK)
-        written = write_line(monitor, line);
+        written = ek_metrics_write(&monitor->metrics, line);
     else
         json_decref(line);
     if (!monitor->quiet) {
         show_event(monitor, "");
         ek_table_print(&monitor->table, stdout);
+        ek_phases_print(&monitor->phases, stdout);
         if (monitor->committed_steps)
             printf("%llu %s committed in %.1f s, last loss %.6f, goodput %.1f %% (time spent on committed steps)\n",
                    (unsigned long long)monitor->committed_steps, plural(monitor->committed_steps, "step", "steps"),

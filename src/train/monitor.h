@@ -3,16 +3,19 @@
 #ifndef EK_TRAIN_MONITOR_H
 #define EK_TRAIN_MONITOR_H
 
+#include "train/limits.h"
 #include "train/worker.h"
 
 typedef struct ek_monitor ek_monitor;
 
-/* Opens (and empties) options->metrics_path. EK_IO if that cannot be done. */
-ek_status ek_monitor_create(ek_monitor **monitor, const ek_run *run);
+/* Opens (and empties) options->metrics_path. EK_IO if that cannot be done. limits: the caller's, NULL where power is
+ * not governed; complaint: why, "" if it was not asked for. */
+ek_status ek_monitor_create(ek_monitor **monitor, const ek_run *run, ek_limits *limits, const char *complaint);
 void ek_monitor_destroy(ek_monitor *monitor);
 
 /* For ek_launch; `run` is the ek_run whose monitor this is. A status other than EK_OK: the metrics could not be
  * written. */
+ek_status ek_monitor_start(void *run, ek_launcher *launcher);
 ek_status ek_monitor_report(void *run, uint32_t rank, const void *record, size_t bytes);
 ek_status ek_monitor_lost(void *run, const ek_loss *loss);
 

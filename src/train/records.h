@@ -30,6 +30,7 @@ typedef struct ek_recovery_record {
     double noticed, ended;           /* monotonic seconds */
     uint64_t bytes;                  /* received from other ranks */
     uint8_t live[EK_RANKS_MOST / 8]; /* a bit for each rank that the membership after this recovery knows */
+    bool is_new;                     /* the rank joined in it */
     uint32_t redone_steps;           /* 1 if this rank had begun the step that is redone */
 } ek_recovery_record;
 

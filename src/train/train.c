@@ -4,7 +4,9 @@
 
 #include "base/error.h"
 #include "train/data.h"
+#include "train/limits.h"
 #include "train/monitor.h"
+#include "train/pace.h"
 #include "train/store.h"
 #include "train/worker.h"
 
@@ -31,6 +33,7 @@ static ek_status make_membership(ek_run *run)
     ek_job job = {.replicas = dp,
                   .base_degree = tp,
                   .min_degree = config->parallel.min_tp,
+                  .spares = config->recovery.spares,
                   .groups = groups,
                   .group_count = EK_MODEL_GROUPS};
     measure_units(run, groups, &job.replicated_bytes);
@@ -73,6 +76,8 @@ static ek_status launch(ek_run *run)
         .link_bytes_per_second = config->engine.link_bytes_per_second,
         .link_latency_seconds = config->engine.link_latency_seconds,
         .main = ek_worker_main,
+        .respawn_seconds = config->recovery.respawn_seconds,
+        .on_start = ek_monitor_start,
         .on_report = ek_monitor_report,
         .on_lost = ek_monitor_lost,
         .user = run,
@@ -82,26 +87,51 @@ static ek_status launch(ek_run *run)
     return status == EK_INVALID ? ek_fail_prefix(EK_SYSTEM, "%s", "") : status;
 }
 
-static ek_status prepare(ek_run *run, ek_data **data)
+/* What can be known of power, and whether what is asked of it can be: the ranks' governors are made from the same
+ * options. */
+static ek_status prepare_power(ek_run *run, ek_limits **limits, char complaint[EK_COMPLAINT_BYTES])
 {
+    const ek_config *config = run->config;
+    run->default_watts = config->power.default_watts;
+    ek_pace *pace;
+    EK_TRY(ek_pace_create(&pace, config, ek_membership_job(run->membership), run->default_watts,
+                          config->power.backend == EK_POWER_EMULATED));
+    ek_pace_destroy(pace);
+    EK_TRY(ek_limits_create(limits, config, ek_membership_ranks(run->membership), complaint));
+    run->may_raise = *limits != NULL;
+    if (!*limits)
+        return EK_OK;
+    run->default_watts = ek_limits_default_watts(*limits);
+    EK_TRY(ek_pace_create(&pace, config, ek_membership_job(run->membership), run->default_watts, true));
+    ek_pace_destroy(pace);
+    return EK_OK;
+}
+
+static ek_status prepare(ek_run *run, ek_data **data, ek_limits **limits)
+{
+    char complaint[EK_COMPLAINT_BYTES];
     const ek_config *config = run->config;
     EK_TRY(ek_data_open(data, config->data.path, config->data.format, config->model.sequence, config->model.vocab));
     run->data = *data;
     EK_TRY(ek_model_tensors(&config->model, &run->tensors, &run->tensor_count));
     run->bucket_count = ek_model_buckets(&config->model);
     EK_TRY(make_membership(run));
-    return ek_monitor_create(&run->monitor, run);
+    EK_TRY(prepare_power(run, limits, complaint));
+    return ek_monitor_create(&run->monitor, run, *limits, complaint);
 }
 
 ek_status ek_train(const ek_train_options *options)
 {
     ek_run run = {.options = options, .config = options->config};
     ek_data *data = NULL;
-    ek_status status = prepare(&run, &data);
+    ek_limits *limits = NULL;
+    ek_status status = prepare(&run, &data, &limits);
     if (status == EK_OK)
         status = ek_monitor_finish(run.monitor, launch(&run));
     else if (status != EK_NO_MEMORY) /* an input that cannot be used is refused, whatever the reason */
         status = ek_fail_prefix(EK_INVALID, "%s", "");
+    ek_status restored = ek_limits_end(limits);
+    status = status == EK_OK ? restored : status;
     ek_monitor_destroy(run.monitor);
     ek_membership_destroy(run.membership);
     ek_free(run.tensors);

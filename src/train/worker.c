@@ -472,6 +472,7 @@ static ek_status recover(ek_worker *worker)
 {
     ek_recovery_record record = {.kind = EK_RECORD_RECOVERED, .noticed = ek_wall_seconds()};
     record.redone_steps = worker->began_step;
+    record.is_new = worker->joining;
     detach(worker);
     ek_status status;
     do
