@@ -12,7 +12,18 @@
 #include "cli/commands.h"
 #include "cli/options.h"
 
-enum { KEY_CONFIG = 0x2000, KEY_SET, KEY_KILL, KEY_HANG, KEY_METRICS, KEY_EMULATE_LINK, KEY_QUIET };
+enum {
+    KEY_CONFIG = 0x2000,
+    KEY_SET,
+    KEY_KILL,
+    KEY_HANG,
+    KEY_REJOIN,
+    KEY_FLIP,
+    KEY_SLOW,
+    KEY_METRICS,
+    KEY_EMULATE_LINK,
+    KEY_QUIET
+};
 
 static const struct argp_option options[] = {
     {"config", KEY_CONFIG, "FILE", 0, "The configuration, YAML (docs/configuration.md); required", 0},
@@ -22,6 +33,11 @@ static const struct argp_option options[] = {
      "recovery; may be repeated",
      0},
     {"hang", KEY_HANG, "STEP:REPLICA.SLOT[@PHASE]", 0, "Stop that rank (SIGSTOP) instead; may be repeated", 0},
+    {"rejoin", KEY_REJOIN, "STEP:REPLICA.SLOT", 0, "Start that lost rank again when STEP begins; may be repeated", 0},
+    {"flip", KEY_FLIP, "STEP:REPLICA.SLOT", 0, "Flip a bit of that rank's weights after STEP, once; may be repeated",
+     0},
+    {"slow", KEY_SLOW, "STEP:REPLICA.SLOT@FACTOR", 0,
+     "Have that rank report FACTOR times its busy time from STEP on; may be repeated", 0},
     {"metrics", KEY_METRICS, "FILE", 0, "Write a JSON line to FILE for every step and event", 0},
     {"emulate-link", KEY_EMULATE_LINK, "GBps:MICROSECONDS", 0,
      "Delay communication as a link of so many gigabytes (10^9 bytes) per second and of that latency would", 0},
@@ -36,6 +52,12 @@ typedef struct command_line {
     size_t override_count;
     ek_fault_point *faults; /* [fault_count] */
     size_t fault_count;
+    ek_rejoin *rejoins; /* each of these too has room for every word */
+    size_t rejoin_count;
+    ek_flip *flips;
+    size_t flip_count;
+    ek_slow *slows;
+    size_t slow_count;
     double link_bytes_per_second, link_latency_seconds;
     bool quiet;
 } command_line;
@@ -99,21 +121,55 @@ static ek_status parse_fault(const char *text, bool hang, ek_fault_point *fault)
     return EK_OK;
 }
 
+static ek_status check_place(const char *option, uint64_t step, uint32_t replica, uint32_t slot,
+                             const ek_config *config)
+{
+    if (step < 1 || step > config->train.steps)
+        return ek_fail(EK_INVALID, "--%s: there is no step %" PRIu64 "; 1 to %" PRIu64 " is allowed (train.steps)",
+                       option, step, config->train.steps);
+    if (replica >= config->parallel.dp)
+        return ek_fail(EK_INVALID, "--%s: there is no replica %u; 0 to %u is allowed (parallel.dp)", option, replica,
+                       config->parallel.dp - 1);
+    if (slot >= config->parallel.tp)
+        return ek_fail(EK_INVALID, "--%s: there is no slot %u in a replica; 0 to %u is allowed (parallel.tp)", option,
+                       slot, config->parallel.tp - 1);
+    return EK_OK;
+}
+
 static ek_status check_fault(const ek_fault_point *fault, const ek_config *config)
 {
     const char *option = fault->hang ? "hang" : "kill";
-    if (fault->step < 1 || fault->step > config->train.steps)
-        return ek_fail(EK_INVALID, "--%s: there is no step %" PRIu64 "; 1 to %" PRIu64 " is allowed (train.steps)",
-                       option, fault->step, config->train.steps);
-    if (fault->replica >= config->parallel.dp)
-        return ek_fail(EK_INVALID, "--%s: there is no replica %u; 0 to %u is allowed (parallel.dp)", option,
-                       fault->replica, config->parallel.dp - 1);
-    if (fault->slot >= config->parallel.tp)
-        return ek_fail(EK_INVALID, "--%s: there is no slot %u in a replica; 0 to %u is allowed (parallel.tp)", option,
-                       fault->slot, config->parallel.tp - 1);
+    EK_TRY(check_place(option, fault->step, fault->replica, fault->slot, config));
     if (config->parallel.degrees && fault->slot >= config->parallel.degrees[fault->replica])
         return ek_fail(EK_INVALID, "--%s: slot %u of replica %u does not start; 0 to %u do (parallel.degrees)", option,
                        fault->slot, fault->replica, config->parallel.degrees[fault->replica] - 1);
+    return EK_OK;
+}
+
+/* A rank can come back only from a loss: one that the user asks for in an earlier step. */
+static ek_status check_rejoin(const command_line *given, const ek_rejoin *rejoin, const ek_config *config)
+{
+    EK_TRY(check_place("rejoin", rejoin->step, rejoin->replica, rejoin->slot, config));
+    for (size_t i = 0; i < given->fault_count; i++)
+        if (given->faults[i].replica == rejoin->replica && given->faults[i].slot == rejoin->slot &&
+            given->faults[i].step < rejoin->step)
+            return EK_OK;
+    return ek_fail(EK_INVALID,
+                   "--rejoin: slot %u of replica %u is not lost before step %" PRIu64
+                   "; --kill or --hang it in an earlier step",
+                   rejoin->slot, rejoin->replica, rejoin->step);
+}
+
+static ek_status check_places(const command_line *given, const ek_config *config)
+{
+    for (size_t i = 0; i < given->fault_count; i++)
+        EK_TRY(check_fault(&given->faults[i], config));
+    for (size_t i = 0; i < given->rejoin_count; i++)
+        EK_TRY(check_rejoin(given, &given->rejoins[i], config));
+    for (size_t i = 0; i < given->flip_count; i++)
+        EK_TRY(check_place("flip", given->flips[i].step, given->flips[i].replica, given->flips[i].slot, config));
+    for (size_t i = 0; i < given->slow_count; i++)
+        EK_TRY(check_place("slow", given->slows[i].step, given->slows[i].replica, given->slows[i].slot, config));
     return EK_OK;
 }
 
@@ -129,6 +185,42 @@ static bool take_real(const char **text, double most, double *value)
     *text = end;
     *value = number;
     return true;
+}
+
+/* STEP:REPLICA.SLOT at *text; moves it behind. */
+static bool take_place(const char **text, ek_rejoin *place)
+{
+    uint64_t replica, slot;
+    bool right = take_whole(text, UINT64_MAX, &place->step) && take_character(text, ':') &&
+                 take_whole(text, UINT32_MAX, &replica) && take_character(text, '.') &&
+                 take_whole(text, UINT32_MAX, &slot);
+    if (right) {
+        place->replica = (uint32_t)replica;
+        place->slot = (uint32_t)slot;
+    }
+    return right;
+}
+
+static ek_status parse_place(const char *option, const char *text, ek_rejoin *place)
+{
+    const char *rest = text;
+    if (!take_place(&rest, place) || *rest != '\0')
+        return ek_fail(EK_INVALID, "--%s %s: STEP:REPLICA.SLOT is needed, as in 40:1.2", option, text);
+    return EK_OK;
+}
+
+static ek_status parse_slow(const char *text, ek_slow *slow)
+{
+    const char *rest = text;
+    ek_rejoin place;
+    if (!take_place(&rest, &place) || !take_character(&rest, '@') || !take_real(&rest, 1000, &slow->factor) ||
+        *rest != '\0' || slow->factor <= 0)
+        return ek_fail(EK_INVALID,
+                       "--slow %s: STEP:REPLICA.SLOT@FACTOR is needed, as in 20:1.2@1.5; FACTOR is up to 1000", text);
+    slow->step = place.step;
+    slow->replica = place.replica;
+    slow->slot = place.slot;
+    return EK_OK;
 }
 
 static ek_status parse_link(const char *text, command_line *given)
@@ -161,6 +253,15 @@ static error_t parse_option(int key, char *argument, struct argp_state *state)
     case KEY_HANG:
         status = parse_fault(argument, key == KEY_HANG, &given->faults[given->fault_count++]);
         break;
+    case KEY_REJOIN:
+        status = parse_place("rejoin", argument, &given->rejoins[given->rejoin_count++]);
+        break;
+    case KEY_FLIP:
+        status = parse_place("flip", argument, &given->flips[given->flip_count++]);
+        break;
+    case KEY_SLOW:
+        status = parse_slow(argument, &given->slows[given->slow_count++]);
+        break;
     case KEY_METRICS:
         given->metrics_path = argument;
         break;
@@ -189,14 +290,19 @@ static ek_status train(const command_line *given)
         return status == EK_IO ? EK_INVALID : status;
     config->engine.link_bytes_per_second = given->link_bytes_per_second;
     config->engine.link_latency_seconds = given->link_latency_seconds;
-    for (size_t i = 0; i < given->fault_count && status == EK_OK; i++)
-        status = check_fault(&given->faults[i], config);
+    status = check_places(given, config);
     if (status == EK_OK)
         status = ek_train(&(ek_train_options){
             .config = config,
             .config_path = given->config_path,
             .faults = given->faults,
             .fault_count = given->fault_count,
+            .rejoins = given->rejoins,
+            .rejoin_count = given->rejoin_count,
+            .flips = given->flips,
+            .flip_count = given->flip_count,
+            .slows = given->slows,
+            .slow_count = given->slow_count,
             .metrics_path = given->metrics_path,
             .quiet = given->quiet,
         });
@@ -231,6 +337,9 @@ int ek_command_train(int argc, char **argv)
     /* no more overrides and faults than there are words on the command line */
     given.overrides = calloc((size_t)argc, sizeof *given.overrides);
     given.faults = calloc((size_t)argc, sizeof *given.faults);
+    given.rejoins = calloc((size_t)argc, sizeof *given.rejoins);
+    given.flips = calloc((size_t)argc, sizeof *given.flips);
+    given.slows = calloc((size_t)argc, sizeof *given.slows);
     if (given.overrides && given.faults) {
         exit_status = parse_and_train(argc, argv, &given);
     } else {
@@ -239,5 +348,8 @@ int ek_command_train(int argc, char **argv)
     }
     free(given.overrides);
     free(given.faults);
+    free(given.rejoins);
+    free(given.flips);
+    free(given.slows);
     return exit_status;
 }

@@ -82,7 +82,7 @@ void ek_store_states(const ek_store *old, const ek_store *next, const ek_tensor 
             states[plane * tensor_count + t] = (ek_state){
                 .group = tensors[t].group,
                 .unit_bytes = tensors[t].unit_elements * sizeof(float),
-                .old_data = old->planes[plane][t],
+                .old_data = old->memory ? old->planes[plane][t] : NULL,
                 .new_data = next->planes[plane][t],
             };
 }

@@ -22,7 +22,7 @@ void ek_store_destroy(ek_store *store, ek_engine *engine);
 void ek_store_init(ek_store *store, ek_engine *engine, uint64_t note, const ek_membership *membership,
                    const ek_model_config *config, uint64_t seed, const ek_tensor *tensors, size_t tensor_count);
 
-/* What recovery moves: states[EK_PLANES * tensor_count], from `old` to `next`. */
+/* What recovery moves: states[EK_PLANES * tensor_count], from `old` (all zero on a newcomer) to `next`. */
 void ek_store_states(const ek_store *old, const ek_store *next, const ek_tensor *tensors, size_t tensor_count,
                      ek_state *states);
 

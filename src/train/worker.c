@@ -373,7 +373,10 @@ static void flip(ek_worker *worker)
         if (options->flips[i].step != worker->committed ||
             !is_here(worker, options->flips[i].replica, options->flips[i].slot))
             continue;
-        float *weight = worker->store.planes[EK_PLANE_WEIGHTS][worker->run->tensor_count / 2];
+        size_t tensor = worker->run->tensor_count / 2;
+        while (worker->run->tensors[tensor].group == EK_REPLICATED)
+            tensor++; /* the last one is sharded, or the head is tied and the middle is a layer */
+        float *weight = worker->store.planes[EK_PLANE_WEIGHTS][tensor];
         uint32_t bits;
         memcpy(&bits, weight, sizeof bits);
         bits ^= 1u << 20; /* of the mantissa: a wrong number, not a monstrous one */

@@ -1,6 +1,6 @@
 /* Ranks killed and stopped in every phase, alone and together: the small model's losses stay those of one rank, every
- * step is committed once, and after each the state of all ranks is compared (health.compare_every: 1, which ends the run
- * on a difference). */
+ * step is committed once, and after each the state of all ranks is compared (health.compare_every: 1, which ends the
+ * run on a difference). */
 #include <string.h>
 
 #include "testing.h"
