@@ -32,6 +32,7 @@ typedef struct ek_worker {
     uint64_t committed; /* steps this rank has applied */
     bool began_step;    /* the next one has been begun */
     bool joining;       /* a newcomer, until its first recovery is over */
+    bool second_life;   /* came as a newcomer: what struck it before must not strike again */
 
     ek_membership *membership;
     ek_store store;
@@ -82,8 +83,8 @@ static ek_status fault_point(ek_worker *worker, ek_phase phase)
     const ek_train_options *options = worker->run->options;
     for (size_t i = 0; i < options->fault_count; i++) {
         const ek_fault_point *fault = &options->faults[i];
-        bool due =
-            phase == EK_PHASE_RECOVERY ? current_step(worker) >= fault->step : current_step(worker) == fault->step;
+        bool due = phase == EK_PHASE_RECOVERY ? current_step(worker) >= fault->step && !worker->second_life
+                                              : current_step(worker) == fault->step;
         if (due && fault->phase == phase && fault->replica * worker->config->parallel.tp + fault->slot == worker->rank)
             return inject(worker, i);
     }
@@ -512,7 +513,7 @@ static ek_status begin(ek_worker *worker)
         EK_TRY(ek_pace_create(&worker->pace, config, ek_membership_job(run->membership), run->default_watts,
                               run->may_raise));
     if (ek_engine_is_new(worker->engine)) { /* the others have its state, and the membership */
-        worker->joining = true;
+        worker->joining = worker->second_life = true;
         return recover(worker);
     }
     EK_TRY(ek_store_create(&worker->store, worker->engine, worker->membership, run->tensors, run->tensor_count));
