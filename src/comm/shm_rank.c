@@ -131,8 +131,8 @@ void shm_copy(const struct shm_lane *lane, void *to, const void *from, size_t by
 /* Bits from the lowest: aborted, marked, joining, 11 missing, 11 voters, 39 step. */
 uint64_t shm_vote_pack(struct shm_vote_word vote)
 {
-    return vote.step << 25 | (uint64_t)vote.voters << 14 | (uint64_t)vote.missing << 3 | (uint64_t)vote.joining << 2 |
-           (uint64_t)vote.marked << 1 | vote.aborted;
+    return vote.step << 25 | (uint64_t)vote.voters << 14 | (uint64_t)vote.missing << 3 | (vote.joining ? 4u : 0u) |
+           (vote.marked ? 2u : 0u) | vote.aborted;
 }
 
 struct shm_vote_word shm_vote_unpack(uint64_t word)

@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -29,10 +30,17 @@ enum place {
 
 /* What a rank reports. */
 struct outcome {
-    enum { VOTED, BEGAN, STARTED, JOINED_NOBODY } kind;
+    enum { VOTED, BEGAN, STARTED } kind;
     uint64_t number; /* of the step or of the agreement */
     bool committed, joining;
     uint32_t live, newcomers; /* masks */
+};
+
+/* Shared by all processes: so that a newcomer dies while it asks, and the next one does not ask before the others have
+ * found nobody. */
+struct script {
+    _Atomic pid_t dying;
+    _Atomic uint32_t began_alone; /* ranks × times */
 };
 
 /* One job, its plan and what the launching process gathers. */
@@ -40,14 +48,15 @@ struct job {
     uint64_t seed;
     uint32_t steps, immortal;
     bool threads;
-    volatile pid_t *dying; /* shared by all processes, or NULL: a newcomer that no step must outrun */
+    struct script *script; /* or NULL */
+    uint32_t enough;       /* the job stops when a rank has come back so often; 0: after its steps */
     unsigned step_microseconds;
     /* Where and when life `life` of a rank ends; NOWHERE: it lives on. */
     enum place (*death)(const struct job *job, uint32_t rank, uint32_t life, uint64_t *step);
 
     ek_launcher *launcher;
     uint32_t lives[MAX_RANKS]; /* ended ones: each process sees its own number here */
-    uint32_t lost, lost_new, started, began_alone;
+    uint32_t lost, lost_new, started;
     uint32_t joined;
     struct outcome votes[MAX_STEPS + 1];
     struct outcome agreements[20000];
@@ -88,8 +97,6 @@ static ek_status compare_outcome(void *user, uint32_t rank, const void *record, 
     memcpy(&outcome, record, sizeof outcome);
     if (outcome.kind == STARTED) {
         job->started++;
-    } else if (outcome.kind == JOINED_NOBODY) {
-        job->began_alone++;
     } else if (outcome.kind == VOTED && outcome.committed) {
         struct outcome *vote = &job->votes[outcome.number];
         job->contradicted |= vote->committed && vote->joining != outcome.joining;
@@ -128,6 +135,7 @@ struct life {
     enum place place; /* of its death, */
     uint64_t death;   /* in this step or later */
     uint64_t step, agreements;
+    bool stops;
     ek_group *group;
 };
 
@@ -173,8 +181,8 @@ static ek_status try_agreements(struct life *life, ek_agreement *agreement)
         .kind = BEGAN, .live = mask(life, agreement->live), .newcomers = mask(life, agreement->newcomers)};
     CHECK((outcome.live & outcome.newcomers) == outcome.newcomers);
     CHECK(!was_new || outcome.newcomers >> ek_engine_rank(engine) & 1);
-    if (was_joining && agreement->ok) /* who asked has died before it was let in */
-        EK_TRY(ek_report(engine, &(struct outcome){.kind = JOINED_NOBODY}, sizeof outcome));
+    if (life->job->script && was_joining && agreement->ok) /* who asked has died before it was let in */
+        life->job->script->began_alone++;
     life->step = agreement->committed_step + 1;
     life->agreements++;
     EK_TRY(maybe_die(life, AFTER_BEGIN));
@@ -206,7 +214,8 @@ static ek_status step_once(struct life *life)
 {
     ek_engine *engine = life->engine;
     float ones[3] = {1, 1, 1};
-    double one = 1, total = 0;
+    uint32_t enough = life->job->enough;
+    double values[2] = {1, enough && life->job->lives[ek_engine_rank(engine)] >= enough}, totals[2];
     ek_beat(engine, life->step);
     if (life->job->step_microseconds)
         usleep((useconds_t)(ek_random_u64(life->job->seed, life->step, ek_engine_rank(engine)) %
@@ -214,17 +223,19 @@ static ek_status step_once(struct life *life)
     EK_TRY(ek_all_reduce(life->group, ones, 3, EK_SUM, NULL));
     CHECK(ones[2] == (float)ek_group_size(life->group));
     EK_TRY(maybe_die(life, IN_STEP));
-    while (life->job->dying && *life->job->dying && kill(*life->job->dying, 0) == 0)
+    struct script *script = life->job->script;
+    while (script && script->dying && kill(script->dying, 0) == 0)
         usleep(200);
-    EK_TRY(ek_vote(engine, life->step, &one, &total, 1));
-    CHECK(total == ek_group_size(life->group));
+    EK_TRY(ek_vote(engine, life->step, values, totals, 2));
+    CHECK(totals[0] == ek_group_size(life->group));
+    life->stops = totals[1] > 0;
     return EK_OK;
 }
 
 static ek_status live_on(struct life *life)
 {
     ek_engine *engine = life->engine;
-    while (life->step <= life->job->steps) {
+    while (life->step <= life->job->steps && !life->stops) {
         ek_status status = step_once(life);
         if (status != EK_OK && status != EK_PEER_LOST)
             return status;
@@ -236,7 +247,7 @@ static ek_status live_on(struct life *life)
         double none;
         if (joining) /* nobody can vote before all have agreed; a death in between is just a loss */
             CHECK(ek_vote(engine, life->step, NULL, &none, 0) != EK_OK);
-        if (life->step <= life->job->steps && (joining || !committed))
+        if (life->step <= life->job->steps && !life->stops && (joining || !committed))
             EK_TRY(reconfigure(life));
     }
     return EK_OK;
@@ -269,11 +280,14 @@ static ek_status enter(struct life *life)
     CHECK_STATUS(ek_agree(engine, EK_AGREE_END, true, &agreement), EK_INVALID);
     EK_TRY(ek_report(engine, &(struct outcome){.kind = STARTED}, sizeof(struct outcome)));
     EK_TRY(maybe_die(life, AT_ONCE));
+    struct script *script = life->job->script;
+    while (script && script->began_alone < 2 * (life->job->lives[ek_engine_rank(engine)] - 1))
+        usleep(200);
     if (life->place == WHILE_ASKING && !life->job->threads) {
-        if (life->job->dying)
-            *life->job->dying = getpid();
-        usleep(3000); /* the others come to wait for its end */
-        ualarm(10000, 0);
+        if (script)
+            script->dying = getpid();
+        usleep(10000); /* the others come to wait for its end */
+        ualarm(20000, 0);
     }
     return reconfigure(life);
 }
@@ -305,26 +319,26 @@ static enum place die_as_newcomer(const struct job *job, uint32_t rank, uint32_t
 static void test_dying_newcomers(void **state)
 {
     (void)state;
-    volatile pid_t *dying = mmap(NULL, sizeof *dying, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_true((void *)dying != MAP_FAILED);
+    struct script *script = mmap(NULL, sizeof *script, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(script != MAP_FAILED);
     FOR_EACH_MODE(threads)
     for (enum place place = NOWHERE; place < PLACES; place++) {
         if (place == WHILE_ASKING && threads)
             continue;
         struct job *job = make_job((struct job){.seed = place, .steps = 150, .death = die_as_newcomer});
         job->step_microseconds = 1000;
-        job->dying = place == WHILE_ASKING ? dying : NULL;
+        job->script = place == WHILE_ASKING ? script : NULL;
         assert_ok(run(job, 3, threads, main_of_life));
         assert_false(job->contradicted);
         assert_int_equal(job->lost, place == NOWHERE ? 1 : 3);
         assert_int_equal(job->started, job->lost);
         assert_int_equal(job->lost_new, place == AT_ONCE || place == WHILE_ASKING ? 2 : 0);
-        assert_int_equal(job->began_alone, place == WHILE_ASKING ? 2 * 2 : 0); /* twice, on both of the others */
         assert_int_equal(job->agreements[job->agreement_count].live, 7);
         assert_true(job->votes[job->steps].committed);
         free(job);
     }
-    munmap((void *)dying, sizeof *dying);
+    assert_int_equal(script->began_alone, UNDER_TSAN ? 0 : 4); /* twice, on both of the others */
+    munmap(script, sizeof *script);
 }
 
 /* --------------------------------------------------------------------------------------- deaths at random */
@@ -519,8 +533,9 @@ enum { CYCLES = UNDER_TSAN ? 60 : 300 };
 static enum place die_on_arrival(const struct job *job, uint32_t rank, uint32_t life, uint64_t *step)
 {
     *step = 0;
-    bool enough = job->steps < MAX_STEPS && life >= CYCLES;
-    return rank != 1 || enough ? NOWHERE : life == 0 ? IN_STEP : AFTER_END;
+    if (rank != 1 || (job->enough && life >= job->enough))
+        return NOWHERE;
+    return life == 0 ? IN_STEP : AFTER_END;
 }
 
 static size_t count_entries(const char *path)
@@ -569,12 +584,10 @@ static void test_many_returns(void **state)
     {
         struct cycles *cycles = calloc(1, sizeof *cycles);
         assert_non_null(cycles);
-        cycles->job = (struct job){.steps = MAX_STEPS - 1, .threads = threads, .death = die_on_arrival};
-        cycles->job.step_microseconds = 1000;
+        cycles->job = (struct job){.steps = UINT32_MAX, .enough = CYCLES, .threads = threads, .death = die_on_arrival};
         ek_launch_options options = job_options(3, threads, main_of_life, cycles);
         options.on_start = keep_launcher;
         options.on_lost = measure_and_revive;
-        options.on_report = compare_outcome;
         options.heap_bytes = (size_t)1 << 20;
         assert_ok(ek_launch(&options));
         assert_int_equal(cycles->job.lost, CYCLES);

@@ -355,9 +355,59 @@ static void random_histories(void **state)
     assert_true(joined > (UNDER_TSAN ? 10 : 100) && stepped_in > (UNDER_TSAN ? 2 : 20));
 }
 
+/* Rank 1 comes back, and rank 0, which holds all there is, dies before it has handed anything over. */
+static ek_status lose_the_holder(ek_engine *engine, void *user)
+{
+    const ek_membership *membership = ((const struct job *)user)->membership;
+    double none;
+    bool newcomer = ek_engine_is_new(engine);
+    if (ek_engine_rank(engine) == 1 && !newcomer)
+        return ek_inject(engine, EK_FAULT_KILL);
+    ek_status status = newcomer ? EK_PEER_LOST : ek_vote(engine, 1, NULL, &none, 0);
+    ek_membership *alone = NULL;
+    for (uint64_t step = 1; status == EK_OK || status == EK_PEER_LOST;) {
+        bool joining = status == EK_OK;
+        ek_recovery *recovery;
+        status = ek_recovery_begin(&recovery, engine, alone ? alone : membership);
+        if (status != EK_OK)
+            break;
+        float unit = 0;
+        ek_state state = {.group = 0, .unit_bytes = sizeof unit, .old_data = &unit, .new_data = &unit};
+        status = joining ? ek_inject(engine, EK_FAULT_KILL) : ek_recovery_move(recovery, &state, 1);
+        ek_membership *next;
+        status = ek_recovery_end(&recovery, status, &next);
+        CHECK(!newcomer || status != EK_OK);
+        if (status == EK_OK)
+            alone = next;
+        while (status == EK_OK && !ek_engine_joining(engine))
+            status = ek_vote(engine, step++, NULL, &none, 0);
+    }
+    ek_membership_destroy(alone);
+    return status;
+}
+
+static void holders_lost(void **state)
+{
+    (void)state;
+    ek_unit_group unit = {.name = "ffn", .units = 1};
+    ek_job shape = {.replicas = 2, .base_degree = 1, .groups = &unit, .group_count = 1};
+    FOR_EACH_MODE(threads)
+    {
+        struct job job = {.threads = threads};
+        assert_ok(ek_membership_create(&job.membership, &shape));
+        ek_launch_options options = job_options(2, threads, lose_the_holder, &job);
+        options.on_start = keep_launcher;
+        options.on_lost = revive;
+        assert_int_equal(ek_launch(&options), EK_UNIT_LOST);
+        assert_string_equal(ek_error(), "no survivor holds any state: all that did were lost before newcomers had it");
+        ek_membership_destroy(job.membership);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(holders_lost),
         cmocka_unit_test(random_histories),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
