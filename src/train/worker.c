@@ -16,6 +16,7 @@
 #include "cluster/batch.h"
 #include "train/clock.h"
 #include "train/compare.h"
+#include "train/monitor.h"
 #include "train/optimizer.h"
 #include "train/pace.h"
 #include "train/records.h"
@@ -68,6 +69,11 @@ static void beat(ek_worker *worker, ek_phase phase)
     ek_beat(worker->engine, ek_note(current_step(worker), phase));
 }
 
+static bool is_here(const ek_worker *worker, uint32_t replica, uint32_t slot)
+{
+    return replica * worker->config->parallel.tp + slot == worker->rank;
+}
+
 /* Tells when, so that recovery can be timed from the fault itself. */
 static ek_status inject(ek_worker *worker, size_t fault)
 {
@@ -76,7 +82,7 @@ static ek_status inject(ek_worker *worker, size_t fault)
     return ek_inject(worker->engine, worker->run->options->faults[fault].hang ? EK_FAULT_HANG : EK_FAULT_KILL);
 }
 
-/* Kills or stops this rank if the user asked for it here. */
+/* Kills or stops this rank if the user asked for it here: once, also where it comes back to the same step. */
 static ek_status fault_point(ek_worker *worker, ek_phase phase)
 {
     const ek_train_options *options = worker->run->options;
@@ -84,7 +90,8 @@ static ek_status fault_point(ek_worker *worker, ek_phase phase)
         const ek_fault_point *fault = &options->faults[i];
         bool due =
             phase == EK_PHASE_RECOVERY ? current_step(worker) >= fault->step : current_step(worker) == fault->step;
-        if (due && fault->phase == phase && fault->replica * worker->config->parallel.tp + fault->slot == worker->rank)
+        if (due && fault->phase == phase && is_here(worker, fault->replica, fault->slot) &&
+            !ek_monitor_has_struck(worker->run->monitor, i))
             return inject(worker, i);
     }
     return EK_OK;
@@ -102,11 +109,6 @@ static ek_status on_progress(void *user, bool backward, int bucket)
 }
 
 /* ----------------------------------------------------------------------------------------- keeping in step */
-
-static bool is_here(const ek_worker *worker, uint32_t replica, uint32_t slot)
-{
-    return replica * worker->config->parallel.tp + slot == worker->rank;
-}
 
 /* What the rank says it was busy, of what it measured: emulated devices are as fast as their power limit lets them be.
  */
