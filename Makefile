@@ -2,7 +2,7 @@
 BUILD = build
 PREFIX = /usr/local
 
-.PHONY: build demo test bench lint install packages clean
+.PHONY: build demo test chaos bench lint install packages clean
 
 # Trains a small model on the English of the machine's licence texts, and kills a rank in step 20.
 demo: build
@@ -11,6 +11,10 @@ demo: build
 
 test: build
 	ctest --test-dir $(BUILD) --output-on-failure -j2
+
+# The soak test of `test` with ten times as many failures.
+chaos: build
+	EK_SOAK_FAILURES=2000 ctest --test-dir $(BUILD) --output-on-failure -V -R '^soak$$' --timeout 3600
 
 bench: build
 	bench/run

@@ -509,6 +509,11 @@ ek_status ek_monitor_report(void *user, uint32_t rank, const void *data, size_t 
     return gather_step(monitor, rank, &record.step);
 }
 
+bool ek_monitor_has_struck(const ek_monitor *monitor, size_t fault)
+{
+    return monitor->struck[fault]; /* set before the rank was started again */
+}
+
 static void show_job(const ek_monitor *monitor)
 {
     const ek_config *config = monitor->run->config;

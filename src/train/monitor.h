@@ -19,6 +19,9 @@ ek_status ek_monitor_start(void *run, ek_launcher *launcher);
 ek_status ek_monitor_report(void *run, uint32_t rank, const void *record, size_t bytes);
 ek_status ek_monitor_lost(void *run, const ek_loss *loss);
 
+/* In a rank, of its own faults: whether it has died of this one before, in an earlier life. */
+bool ek_monitor_has_struck(const ek_monitor *monitor, size_t fault);
+
 /* After the launch: the last metrics line, and the table. Returns `status`, or EK_IO if all went well but the last line
  * could not be written. */
 ek_status ek_monitor_finish(ek_monitor *monitor, ek_status status);

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define ROWS_MOST 400 /* a job of thousands of failures keeps its memory flat */
+
 struct ek_table_line {
     uint64_t step;
     double seconds;
@@ -14,9 +16,13 @@ static const char *const titles[4] = {"phase", "recovery", "moved", "redone"};
 
 void ek_table_add(ek_table *table, ek_table_row row)
 {
-    struct ek_table_line *lines = realloc(table->lines, (table->count + 1) * sizeof *lines);
-    if (!lines)
+    struct ek_table_line *lines = NULL;
+    if (table->count < ROWS_MOST)
+        lines = realloc(table->lines, (table->count + 1) * sizeof *lines);
+    if (!lines) {
+        table->left_out++;
         return;
+    }
     table->lines = lines;
     struct ek_table_line *line = &lines[table->count++];
     *line = (struct ek_table_line){.step = row.step, .seconds = row.seconds};
@@ -58,6 +64,8 @@ void ek_table_print(const ek_table *table, FILE *out)
             fprintf(out, "  %*s", (int)widths[c], line->columns[c]);
         fputc('\n', out);
     }
+    if (table->left_out)
+        fprintf(out, "… and %llu events more\n", (unsigned long long)table->left_out);
     fputc('\n', out);
 }
 

@@ -22,9 +22,10 @@ typedef struct ek_table_row {
 typedef struct ek_table {
     struct ek_table_line *lines;
     size_t count;
+    uint64_t left_out;
 } ek_table;
 
-/* A row that finds no memory is left out. */
+/* Rows beyond the first few hundred, or that find no memory, are counted and left out. */
 void ek_table_add(ek_table *table, ek_table_row row);
 void ek_table_print(const ek_table *table, FILE *out);
 void ek_table_clear(ek_table *table);

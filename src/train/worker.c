@@ -16,6 +16,7 @@
 #include "cluster/batch.h"
 #include "train/clock.h"
 #include "train/compare.h"
+#include "train/monitor.h"
 #include "train/optimizer.h"
 #include "train/pace.h"
 #include "train/records.h"
@@ -32,7 +33,6 @@ typedef struct ek_worker {
     uint64_t committed; /* steps this rank has applied */
     bool began_step;    /* the next one has been begun */
     bool joining;       /* a newcomer, until its first recovery is over */
-    bool second_life;   /* came as a newcomer: what struck it before must not strike again */
 
     ek_membership *membership;
     ek_store store;
@@ -69,6 +69,11 @@ static void beat(ek_worker *worker, ek_phase phase)
     ek_beat(worker->engine, ek_note(current_step(worker), phase));
 }
 
+static bool is_here(const ek_worker *worker, uint32_t replica, uint32_t slot)
+{
+    return replica * worker->config->parallel.tp + slot == worker->rank;
+}
+
 /* Tells when, so that recovery can be timed from the fault itself. */
 static ek_status inject(ek_worker *worker, size_t fault)
 {
@@ -77,15 +82,16 @@ static ek_status inject(ek_worker *worker, size_t fault)
     return ek_inject(worker->engine, worker->run->options->faults[fault].hang ? EK_FAULT_HANG : EK_FAULT_KILL);
 }
 
-/* Kills or stops this rank if the user asked for it here. */
+/* Kills or stops this rank if the user asked for it here: once, also where it comes back to the same step. */
 static ek_status fault_point(ek_worker *worker, ek_phase phase)
 {
     const ek_train_options *options = worker->run->options;
     for (size_t i = 0; i < options->fault_count; i++) {
         const ek_fault_point *fault = &options->faults[i];
-        bool due = phase == EK_PHASE_RECOVERY ? current_step(worker) >= fault->step && !worker->second_life
-                                              : current_step(worker) == fault->step;
-        if (due && fault->phase == phase && fault->replica * worker->config->parallel.tp + fault->slot == worker->rank)
+        bool due =
+            phase == EK_PHASE_RECOVERY ? current_step(worker) >= fault->step : current_step(worker) == fault->step;
+        if (due && fault->phase == phase && is_here(worker, fault->replica, fault->slot) &&
+            !ek_monitor_has_struck(worker->run->monitor, i))
             return inject(worker, i);
     }
     return EK_OK;
@@ -103,11 +109,6 @@ static ek_status on_progress(void *user, bool backward, int bucket)
 }
 
 /* ----------------------------------------------------------------------------------------- keeping in step */
-
-static bool is_here(const ek_worker *worker, uint32_t replica, uint32_t slot)
-{
-    return replica * worker->config->parallel.tp + slot == worker->rank;
-}
 
 /* What the rank says it was busy, of what it measured: emulated devices are as fast as their power limit lets them be.
  */
@@ -513,7 +514,7 @@ static ek_status begin(ek_worker *worker)
         EK_TRY(ek_pace_create(&worker->pace, config, ek_membership_job(run->membership), run->default_watts,
                               run->may_raise));
     if (ek_engine_is_new(worker->engine)) { /* the others have its state, and the membership */
-        worker->joining = worker->second_life = true;
+        worker->joining = true;
         return recover(worker);
     }
     EK_TRY(ek_store_create(&worker->store, worker->engine, worker->membership, run->tensors, run->tensor_count));

@@ -16,7 +16,7 @@ typedef struct ek_run {
     ek_membership *membership;  /* at the start */
     double default_watts;       /* of a device */
     bool may_raise;             /* power limits can be set */
-    struct ek_monitor *monitor; /* used in the launching process alone */
+    struct ek_monitor *monitor; /* the launching process' */
 } ek_run;
 
 ek_status ek_worker_main(ek_engine *engine, void *run);

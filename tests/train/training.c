@@ -29,6 +29,11 @@ static const char small[] =
 static const char common[] = "data: {path: " TEST_TEXT "}\n"
                              "optimizer: {lr: 1.0e-3, warmup_steps: 10}\n";
 
+static uint32_t whole(json_t *line, const char *key)
+{
+    return (uint32_t)json_integer_value(json_object_get(line, key));
+}
+
 static void append_number(char *text, size_t size, json_t *number)
 {
     size_t length = strlen(text);
@@ -42,13 +47,40 @@ static void read_step(json_t *line, training_result *result)
     assert_true(step <= TRAINING_STEPS_MOST);
     result->steps = step;
     result->losses[step] = json_real_value(json_object_get(line, "loss"));
+    result->tokens[step] = (uint64_t)json_integer_value(json_object_get(line, "tokens"));
     result->degrees[0] = result->samples[0] = '\0';
     json_t *replicas = json_object_get(line, "replicas"), *replica;
     size_t i;
     json_array_foreach(replicas, i, replica)
     {
+        assert_true(i < TRAINING_REPLICAS_MOST);
+        result->replicas[step][i] =
+            (training_replica){.degree = whole(replica, "tp"),
+                               .samples = whole(replica, "samples"),
+                               .watts = json_real_value(json_object_get(replica, "power_watts")),
+                               .busy_seconds = json_real_value(json_object_get(replica, "busy_seconds"))};
         append_number(result->degrees, sizeof result->degrees, json_object_get(replica, "tp"));
         append_number(result->samples, sizeof result->samples, json_object_get(replica, "samples"));
+    }
+}
+
+static void read_event(json_t *line, const char *event, training_result *result)
+{
+    if (strcmp(event, "failure") == 0) {
+        result->failures++;
+    } else if (strcmp(event, "recovered") == 0) {
+        result->recoveries++;
+        result->redone_steps += whole(line, "redone_steps");
+    } else if (strcmp(event, "rejoined") == 0) {
+        result->rejoined++;
+    } else if (strcmp(event, "healed") == 0) {
+        result->healed++;
+        result->healed_step = whole(line, "step");
+    } else if (strcmp(event, "straggler") == 0) {
+        result->stragglers++;
+        result->straggler_step = whole(line, "step");
+        result->straggler_replica = whole(line, "replica");
+        result->straggler_slot = whole(line, "slot");
     }
 }
 
@@ -59,14 +91,10 @@ static void read_metrics(const char *path, training_result *result)
     json_t *line;
     while ((line = json_loadf(file, JSON_DISABLE_EOF_CHECK, NULL))) {
         const char *event = json_string_value(json_object_get(line, "event"));
-        if (!event)
+        if (event)
+            read_event(line, event, result);
+        else
             read_step(line, result);
-        else if (strcmp(event, "failure") == 0)
-            result->failures++;
-        else if (strcmp(event, "recovered") == 0) {
-            result->recoveries++;
-            result->redone_steps += (size_t)json_integer_value(json_object_get(line, "redone_steps"));
-        }
         json_decref(line);
     }
     fclose(file);
@@ -100,9 +128,15 @@ void run_training(const training_spec *training, training_result *result)
     fprintf(file, "%s%s", strcmp(training->base, "tiny") == 0 ? tiny : small, common);
     assert_int_equal(fclose(file), 0);
 
-    size_t overrides = 0;
+    size_t overrides = 0, rejoins = 0, flips = 0, slows = 0;
     while (overrides < TRAINING_LIST_MOST && training->set[overrides])
         overrides++;
+    while (rejoins < TRAINING_LIST_MOST && training->rejoins[rejoins].step)
+        rejoins++;
+    while (flips < TRAINING_LIST_MOST && training->flips[flips].step)
+        flips++;
+    while (slows < TRAINING_LIST_MOST && training->slows[slows].step)
+        slows++;
     ek_config *config;
     assert_ok(ek_config_read(&config, config_path, training->set, overrides));
 #ifdef EK_SANITIZE_THREAD
@@ -111,6 +145,12 @@ void run_training(const training_spec *training, training_result *result)
     result->status = ek_train(&(ek_train_options){.config = config,
                                                   .faults = training->faults,
                                                   .fault_count = training->fault_count,
+                                                  .rejoins = training->rejoins,
+                                                  .rejoin_count = rejoins,
+                                                  .flips = training->flips,
+                                                  .flip_count = flips,
+                                                  .slows = training->slows,
+                                                  .slow_count = slows,
                                                   .metrics_path = metrics_path,
                                                   .quiet = true});
     snprintf(result->error, sizeof result->error, "%s", ek_error());
@@ -118,7 +158,8 @@ void run_training(const training_spec *training, training_result *result)
     assert_int_equal(entries_of("/dev/shm"), shm_entries);
     assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* no child is left, not even a dead one */
     assert_int_equal(errno, ECHILD);
-    read_metrics(metrics_path, result);
+    if (result->status != EK_INVALID)
+        read_metrics(metrics_path, result);
     unlink(config_path);
     unlink(metrics_path);
     free(config_path);

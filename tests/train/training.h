@@ -1,4 +1,4 @@
-/* Runs ek_train for tests: a base configuration, overrides, faults; gives back what the metrics say. */
+/* Runs ek_train for tests: a base configuration, overrides, faults and returns; gives back what the metrics say. */
 #ifndef TESTS_TRAIN_TRAINING_H
 #define TESTS_TRAIN_TRAINING_H
 
@@ -6,25 +6,41 @@
 
 #define TRAINING_STEPS_MOST 256
 #define TRAINING_LIST_MOST 16
+#define TRAINING_REPLICAS_MOST 4
 
 typedef struct training_spec {
     const char *base; /* "tiny" (the model, of examples/tiny.yaml) or "small" (2 layers, hidden 64) */
     const char *set[TRAINING_LIST_MOST]; /* overrides, NULL-terminated */
     ek_fault_point faults[TRAINING_LIST_MOST];
     size_t fault_count;
+    ek_rejoin rejoins[TRAINING_LIST_MOST]; /* each of these ends with an empty one */
+    ek_flip flips[TRAINING_LIST_MOST];
+    ek_slow slows[TRAINING_LIST_MOST];
 } training_spec;
+
+/* What the line of a step says of a replica. */
+typedef struct training_replica {
+    uint32_t degree, samples;
+    double watts, busy_seconds;
+} training_replica;
 
 typedef struct training_result {
     ek_status status;
     char error[512];
     size_t steps; /* lines of committed steps; they are checked to be 1, 2, 3, … */
     double losses[TRAINING_STEPS_MOST + 1];
-    size_t failures, recoveries, redone_steps;
+    uint64_t tokens[TRAINING_STEPS_MOST + 1];
+    training_replica replicas[TRAINING_STEPS_MOST + 1][TRAINING_REPLICAS_MOST];
+    size_t failures, recoveries, redone_steps, rejoined, healed, stragglers;
+    uint64_t healed_step, straggler_step; /* of the last one */
+    uint32_t straggler_replica, straggler_slot;
     char degrees[128]; /* of the last step: "4 3" */
     char samples[128];
 } training_result;
 
-/* Every run compares the state of all ranks after every step, unless it overrides health.compare_every. */
+/* A run that is refused (EK_INVALID) leaves no metrics. Every run compares the state of all ranks after every step,
+ * unless it overrides health.compare_every.
+ */
 void run_training(const training_spec *training, training_result *result);
 
 /* Fails unless both ran to their end with the same number of steps, and all losses agree to `tolerance`, relative. */
