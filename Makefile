@@ -4,10 +4,12 @@ PREFIX = /usr/local
 
 .PHONY: build demo test chaos bench lint install packages clean
 
-# Trains a small model on the English of the machine's licence texts, and kills a rank in step 20.
+# Trains a small model on the English of the machine's licence texts, kills a rank in step 20, and brings it back
+# in step 40.
 demo: build
 	scripts/demo-text $(BUILD)/demo/english.txt
-	$(BUILD)/evenkeel train --config examples/tiny.yaml --kill 20:1.2 --metrics $(BUILD)/demo/metrics.jsonl
+	$(BUILD)/evenkeel train --config examples/tiny.yaml --kill 20:1.2 --rejoin 40:1.2 \
+		--metrics $(BUILD)/demo/metrics.jsonl
 
 test: build
 	ctest --test-dir $(BUILD) --output-on-failure -j2

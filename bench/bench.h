@@ -15,6 +15,11 @@ ek_status ek_bench_speed(void);
 /* Time from the kill of a rank to the next commit, less one ordinary step, for the model of examples/tiny.yaml. */
 ek_status ek_bench_recovery(void);
 
+/* What a rank that comes back costs the others, in ordinary steps, for the model of examples/tiny.yaml and a larger
+ * one.
+ */
+ek_status ek_bench_return(void);
+
 /* What a reduced peer costs a healthy replica: compute-thread CPU time per step of TP2 beside TP1 and beside TP2. */
 ek_status ek_bench_overhead(void);
 

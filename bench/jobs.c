@@ -59,6 +59,8 @@ static void read_metrics(const char *path, ek_bench_job *job)
             read_step(line, job);
         else if (strcmp(event, "failure") == 0)
             job->failure_at = json_real_value(json_object_get(line, "injected_at"));
+        else if (strcmp(event, "rejoined") == 0 && job->return_count < EK_BENCH_RETURNS_MOST)
+            job->return_step[job->return_count++] = (size_t)json_integer_value(json_object_get(line, "step"));
         json_decref(line);
     }
     if (file)
@@ -77,6 +79,8 @@ static ek_status run(const memory_file *yaml, const memory_file *text, const mem
     ek_status status = ek_train(&(ek_train_options){.config = config,
                                                     .faults = setup->faults,
                                                     .fault_count = setup->fault_count,
+                                                    .rejoins = setup->rejoins,
+                                                    .rejoin_count = setup->rejoin_count,
                                                     .metrics_path = metrics->path,
                                                     .quiet = true});
     ek_config_destroy(config);

@@ -6,6 +6,7 @@
 
 #define EK_BENCH_STEPS_MOST 64
 #define EK_BENCH_REPLICAS_MOST 4
+#define EK_BENCH_RETURNS_MOST 8
 
 /* The model of examples/tiny.yaml; the rest of the configuration follows it. */
 #define EK_BENCH_TINY "model: {layers: 4, hidden: 256, heads: 8, kv_heads: 4, ffn: 704, vocab: 256, sequence: 128}\n"
@@ -19,12 +20,16 @@ typedef struct ek_bench_job {
     size_t steps;
     ek_bench_step step[EK_BENCH_STEPS_MOST + 1]; /* from 1 */
     double failure_at;                           /* when the last fault was injected; 0: none was */
+    size_t return_count;
+    size_t return_step[EK_BENCH_RETURNS_MOST]; /* the first step that a rank that came back took part in */
 } ek_bench_job;
 
 typedef struct ek_bench_setup {
     const char *yaml; /* the configuration without its data */
     const ek_fault_point *faults;
     size_t fault_count;
+    const ek_rejoin *rejoins;
+    size_t rejoin_count;
     double link_bytes_per_second, link_latency_seconds; /* emulated link; 0: none */
 } ek_bench_setup;
 

@@ -12,11 +12,14 @@ enum { KEY_ONLY = 0x3000 };
 static const struct {
     const char *name;
     ek_status (*run)(void);
-} benchmarks[] = {{"speed", ek_bench_speed}, {"recovery", ek_bench_recovery}, {"overhead", ek_bench_overhead}};
+} benchmarks[] = {{"speed", ek_bench_speed},
+                  {"recovery", ek_bench_recovery},
+                  {"return", ek_bench_return},
+                  {"overhead", ek_bench_overhead}};
 #define BENCHMARK_COUNT (sizeof benchmarks / sizeof *benchmarks)
 
 static const struct argp_option options[] = {
-    {"only", KEY_ONLY, "NAME", 0, "Run that one alone: speed, recovery or overhead; may be repeated", 0},
+    {"only", KEY_ONLY, "NAME", 0, "Run that one alone: speed, recovery, return or overhead; may be repeated", 0},
     {0},
 };
 

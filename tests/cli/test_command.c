@@ -76,7 +76,7 @@ static char *read_page(const char *path)
 static const struct {
     const char *name;
     unsigned options;
-} commands[] = {{"train", 8}, {"bench", 2}, {"power", 4}, {"version", 1}};
+} commands[] = {{"train", 11}, {"bench", 2}, {"power", 4}, {"version", 1}};
 
 /* Every option that `evenkeel COMMAND --help` lists is in docs/command-line.md, and the command itself. */
 static void assert_documented(const char *command, unsigned options)
@@ -116,12 +116,15 @@ static void test_help(void **state)
 #define FAULT_FORM                                                                                                     \
     "STEP:REPLICA.SLOT[@PHASE] is needed, as in 20:1.2@backward; PHASE is forward, backward, sync, commit, optimizer " \
     "or recovery"
+#define PLACE_FORM "STEP:REPLICA.SLOT is needed, as in 40:1.2"
+#define SLOW_FORM "STEP:REPLICA.SLOT@FACTOR is needed, as in 20:1.2@1.5; FACTOR is up to 1000"
+#define NOT_LOST "--rejoin: slot 2 of replica 1 is not lost before step 40; --kill or --hang it in an earlier step"
 #define LINK_FORM "GBps:MICROSECONDS is needed, as in 12.5:3; 1e-6 to 1e6 and 0 to 1e7 are allowed"
 
 #define POWER_FORM "show or restore is needed, as in evenkeel power show; see evenkeel power --help"
 
 static const struct {
-    const char *arguments[6];
+    const char *arguments[7];
     const char *error; /* behind "evenkeel: " */
 } refusals[] = {
     {{NULL}, "a command is needed; the commands are " COMMANDS "; see evenkeel --help"},
@@ -162,6 +165,29 @@ static const struct {
     {{"train", CONFIG, "--hang", "20:1.4"}, "--hang: there is no slot 4 in a replica; 0 to 3 is allowed (parallel.tp)"},
     {{"train", CONFIG, "--set=parallel.degrees=[4,3]", "--kill=20:1.3"},
      "--kill: slot 3 of replica 1 does not start; 0 to 2 do (parallel.degrees)"},
+    {{"train", CONFIG, "--rejoin", "40"}, "--rejoin 40: " PLACE_FORM},
+    {{"train", CONFIG, "--rejoin", "40:1"}, "--rejoin 40:1: " PLACE_FORM},
+    {{"train", CONFIG, "--rejoin", "40:1.2@sync"}, "--rejoin 40:1.2@sync: " PLACE_FORM},
+    {{"train", CONFIG, "--rejoin", "61:1.2"}, "--rejoin: there is no step 61; 1 to 60 is allowed (train.steps)"},
+    {{"train", CONFIG, "--rejoin", "40:1.2"}, NOT_LOST},
+    {{"train", CONFIG, "--kill=20:1.1", "--rejoin=40:1.2"}, NOT_LOST},
+    {{"train", CONFIG, "--hang=40:1.2", "--rejoin=40:1.2"}, NOT_LOST},
+    {{"train", CONFIG, "--flip", ""}, "--flip : " PLACE_FORM},
+    {{"train", CONFIG, "--flip", "20:1.2 "}, "--flip 20:1.2 : " PLACE_FORM},
+    {{"train", CONFIG, "--flip", "20:2.0"}, "--flip: there is no replica 2; 0 to 1 is allowed (parallel.dp)"},
+    {{"train", CONFIG, "--slow", "20:1.2"}, "--slow 20:1.2: " SLOW_FORM},
+    {{"train", CONFIG, "--slow", "20:1.2@"}, "--slow 20:1.2@: " SLOW_FORM},
+    {{"train", CONFIG, "--slow", "20:1.2@0"}, "--slow 20:1.2@0: " SLOW_FORM},
+    {{"train", CONFIG, "--slow", "20:1.2@1001"}, "--slow 20:1.2@1001: " SLOW_FORM},
+    {{"train", CONFIG, "--slow", "20:1.2@2x"}, "--slow 20:1.2@2x: " SLOW_FORM},
+    {{"train", CONFIG, "--slow", "20:1.4@2"},
+     "--slow: there is no slot 4 in a replica; 0 to 3 is allowed (parallel.tp)"},
+    {{"train", CONFIG, SET_DATA, "--set=power.curve=[[1, 1], [1.3, 1]]"},
+     "power.curve: found [1.3, 1] after [1, 1]; power and speed must both increase"},
+    {{"train", CONFIG, SET_DATA, "--set=power.cap_watts=920"},
+     "power.cap_watts: found 920; 700, the default limit, to 910, where power.curve ends, is allowed"},
+    {{"train", CONFIG, SET_DATA, "--set=power.domain_watts=2799"},
+     "power.domain_watts: found 2799; at least 2800, 4 devices at their default limit, is needed"},
     {{"power"}, POWER_FORM},
     {{"power", "--state=x"}, POWER_FORM},
     {{"power", "raise"}, POWER_FORM},

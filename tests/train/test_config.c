@@ -80,7 +80,19 @@ static void test_least(void **state)
     assert_int_equal(config->optimizer.warmup_steps, 0);
     assert_int_equal(config->train.steps, 60);
     assert_int_equal(config->train.seed, 1);
+    assert_int_equal(config->batch.policy, EK_BATCH_KEEP);
+    assert_int_equal(config->power.backend, EK_POWER_NONE);
+    assert_null(config->power.path);
+    assert_true(config->power.default_watts == 700);
+    assert_true(config->power.cap_watts == 0 && config->power.domain_watts == 0);
+    assert_null(config->power.curve);
+    assert_null(config->power.state_file);
     assert_int_equal(config->health.compare_every, 0);
+    assert_true(config->health.straggler_factor == 0);
+    assert_int_equal(config->health.straggler_steps, 5);
+    assert_false(config->health.straggler_fails);
+    assert_true(config->recovery.respawn_seconds == 0);
+    assert_int_equal(config->recovery.spares, 0);
     assert_string_equal(config->engine.name, "shm");
     assert_true(config->engine.timeout_seconds == 10);
     assert_false(config->engine.threads);
@@ -109,11 +121,20 @@ static void test_everything(void **state)
                         "  norm_eps: .000001\n"
                         "data: {path: 'with a: colon', format: megatron}\n"
                         "parallel: {dp: 3, tp: 4, min_tp: 2, degrees: [4, 3, 2]}\n"
-                        "batch: {global: 24, micro: 2}\n"
+                        "batch: {global: 24, micro: 2, policy: rebalance}\n"
                         "optimizer: {lr: 3e-4, min_lr: 0, warmup_steps: 7, weight_decay: 0, beta1: 0, beta2: 0.999,\n"
                         "  eps: 1e-10, clip: 0}\n"
                         "train: {steps: 1000000000, seed: 18446744073709551615}\n"
-                        "health: {compare_every: 5}\n"
+                        "power:\n"
+                        "  backend: emulated\n"
+                        "  path: limits\n"
+                        "  default_watts: 500\n"
+                        "  cap_watts: 600.5\n"
+                        "  domain_watts: 2100\n"
+                        "  curve: [[0.5, 0.6], [1, 1], [1.25, 1.125]]\n"
+                        "  state_file: state.json\n"
+                        "health: {compare_every: 5, straggler_factor: 1.5, straggler_steps: 3, straggler_fails: true}\n"
+                        "recovery: {respawn_seconds: 0.25, spares: 2}\n"
                         "engine: {name: shm, timeout_seconds: 0.5, threads: true}\n",
                         NULL, 0));
     assert_int_equal(config->model.layers, 3);
@@ -147,7 +168,22 @@ static void test_everything(void **state)
     assert_true(config->optimizer.clip == 0);
     assert_int_equal(config->train.steps, 1000000000);
     assert_true(config->train.seed == UINT64_MAX);
+    assert_int_equal(config->batch.policy, EK_BATCH_REBALANCE);
+    assert_int_equal(config->power.backend, EK_POWER_EMULATED);
+    assert_string_equal(config->power.path, "limits");
+    assert_true(config->power.default_watts == 500);
+    assert_true(config->power.cap_watts == 600.5);
+    assert_true(config->power.domain_watts == 2100);
+    assert_int_equal(config->power.curve_count, 3);
+    const double curve[] = {0.5, 0.6, 1, 1, 1.25, 1.125};
+    assert_memory_equal(config->power.curve, curve, sizeof curve);
+    assert_string_equal(config->power.state_file, "state.json");
     assert_int_equal(config->health.compare_every, 5);
+    assert_true(config->health.straggler_factor == 1.5);
+    assert_int_equal(config->health.straggler_steps, 3);
+    assert_true(config->health.straggler_fails);
+    assert_true(config->recovery.respawn_seconds == 0.25);
+    assert_int_equal(config->recovery.spares, 2);
     assert_true(config->engine.timeout_seconds == 0.5);
     assert_true(config->engine.threads);
     ek_config_destroy(config);
@@ -173,7 +209,8 @@ static void test_overrides(void **state)
     ek_config_destroy(config);
 }
 
-#define SECTIONS "the sections are model, data, parallel, batch, optimizer, train, engine"
+#define SECTION_NAMES "model, data, parallel, batch, optimizer, train, power, health, recovery, engine"
+#define SECTIONS "the sections are " SECTION_NAMES
 
 static const struct {
     const char *file;
@@ -184,12 +221,8 @@ static const struct {
     {"", NULL, "c.yaml: the file is empty; " SECTIONS},
     {"# nothing\n", NULL, "c.yaml: the file is empty; " SECTIONS},
     {"~\n", NULL, "c.yaml: the file is empty; " SECTIONS},
-    {"\n- model\n", NULL,
-     "c.yaml:2: found a list; a mapping of the sections model, data, parallel, batch, optimizer, train, engine is "
-     "needed"},
-    {"hello\n", NULL,
-     "c.yaml:1: found \"hello\"; a mapping of the sections model, data, parallel, batch, optimizer, train, engine is "
-     "needed"},
+    {"\n- model\n", NULL, "c.yaml:2: found a list; a mapping of the sections " SECTION_NAMES " is needed"},
+    {"hello\n", NULL, "c.yaml:1: found \"hello\"; a mapping of the sections " SECTION_NAMES " is needed"},
     {LEAST "---\ntrain: {seed: 2}\n", NULL, "c.yaml:7: a second document begins here; one is allowed"},
 
     /* broken YAML */
@@ -328,6 +361,41 @@ static const struct {
     {LEAST, "parallel.degrees=[&a [*a], 3]",
      "--set parallel.degrees=[&a [*a], 3]: parallel.degrees[0]: found a list; a whole number from 1 to 1024 is needed"},
 
+    /* pairs */
+    {LEAST, "power.curve=fast",
+     "--set power.curve=fast: power.curve: found \"fast\"; a list of pairs of numbers from 0 to 10 is needed"},
+    {LEAST, "power.curve=[1, 1]",
+     "--set power.curve=[1, 1]: power.curve[0]: found \"1\"; a pair of numbers from 0 to 10 is needed"},
+    {LEAST, "power.curve=[[1, 1], [1.3]]",
+     "--set power.curve=[[1, 1], [1.3]]: power.curve[1]: found a list; a pair of numbers from 0 to 10 is needed"},
+    {LEAST, "power.curve=[[1, 1], [1.3, fast]]",
+     "--set power.curve=[[1, 1], [1.3, fast]]: power.curve[1]: found a list; a pair of numbers from 0 to 10 is needed"},
+    {LEAST, "power.curve=[[1, 1], [11, 1.2]]",
+     "--set power.curve=[[1, 1], [11, 1.2]]: power.curve[1]: found a list; a pair of numbers from 0 to 10 is needed"},
+
+    /* choices and ranges of power, health and recovery */
+    {LEAST, "batch.policy=best",
+     "--set batch.policy=best: batch.policy: found \"best\"; keep, shrink or rebalance is needed"},
+    {LEAST, "power.backend=steam",
+     "--set power.backend=steam: power.backend: found \"steam\"; none, nvml, powercap or emulated is needed"},
+    {LEAST, "power.default_watts=0",
+     "--set power.default_watts=0: power.default_watts: found \"0\"; a number from 1 to 1000000 is needed"},
+    {LEAST, "power.cap_watts=-1",
+     "--set power.cap_watts=-1: power.cap_watts: found \"-1\"; a number from 0 to 1000000 is needed"},
+    {LEAST, "power.domain_watts=all",
+     "--set power.domain_watts=all: power.domain_watts: found \"all\"; a number from 0 to 1e+09 is needed"},
+    {LEAST, "health.straggler_factor=101",
+     "--set health.straggler_factor=101: health.straggler_factor: found \"101\"; a number from 0 to 100 is needed"},
+    {LEAST, "health.straggler_steps=0",
+     "--set health.straggler_steps=0: health.straggler_steps: found \"0\"; a whole number from 1 to 1000000000 is "
+     "needed"},
+    {LEAST, "health.straggler_fails=1",
+     "--set health.straggler_fails=1: health.straggler_fails: found \"1\"; true or false is needed"},
+    {LEAST, "recovery.respawn_seconds=-1",
+     "--set recovery.respawn_seconds=-1: recovery.respawn_seconds: found \"-1\"; a number from 0 to 1000000 is needed"},
+    {LEAST, "recovery.spares=1025",
+     "--set recovery.spares=1025: recovery.spares: found \"1025\"; a whole number from 0 to 1024 is needed"},
+
     /* relations */
     {MODEL DATA "parallel: {dp: 256,\n  tp: 5}\n" BATCH TRAIN, NULL,
      "c.yaml:4: parallel.tp: 256 replicas of 5 are 1280 ranks; at most 1024 are allowed"},
@@ -347,6 +415,12 @@ static const struct {
      "is allowed"},
     {LEAST, "batch.global=1",
      "--set batch.global=1: batch.global: found 1; at least 2 is needed, a sample for each replica (parallel.dp)"},
+    {LEAST, "recovery.spares=1017",
+     "--set recovery.spares=1017: recovery.spares: found 1017; beside 8 ranks with a role at most 1016 are allowed"},
+    {LEAST, "health.straggler_factor=1",
+     "--set health.straggler_factor=1: health.straggler_factor: found 1; 0, or a number above 1, is needed"},
+    {LEAST, "health.straggler_factor=0.5",
+     "--set health.straggler_factor=0.5: health.straggler_factor: found 0.5; 0, or a number above 1, is needed"},
     {LEAST "optimizer: {lr: 1e-4,\n  min_lr: 1e-3}\n", NULL,
      "c.yaml:7: optimizer.min_lr: found 0.001; at most optimizer.lr, 0.0001, is allowed"},
 };
