@@ -146,6 +146,9 @@ static ek_status leave(struct turn *turn)
     struct shm_counter *departures = &turn->group->block->departures;
     turn->group->departures += turn->members;
     EK_TRY(shm_count(lane->engine, departures, turn->group->departures));
+    /* A peer may have overwritten what was read here as soon as it saw job->loss, which is set before this block is
+     * poisoned: that the count went well says nothing yet. The loss that it saw is seen here. */
+    EK_TRY(shm_check(lane->engine));
     if (!turn->aside)
         return shm_await(lane, departures, turn->group->departures);
     lane->guards[turn->parity] = (struct shm_guard){departures, turn->group->departures};
