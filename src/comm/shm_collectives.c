@@ -67,11 +67,6 @@ ek_status shm_group_create(ek_group **group, ek_engine *base, ek_lane lane, uint
     return EK_OK;
 }
 
-static bool is_sound(const struct shm_engine *engine)
-{
-    return atomic_load(&engine->job->loss) == 0 && atomic_load(&engine->own->fenced) == SHM_FREE;
-}
-
 void shm_group_destroy(ek_group *base)
 {
     struct shm_group *group = (struct shm_group *)base;
@@ -80,7 +75,7 @@ void shm_group_destroy(ek_group *base)
     if (group->epoch == engine->epoch) {
         shm_lane_drain(lane); /* what is queued refers to the group */
         lane->beats = true;
-        if (is_sound(engine)) /* else the group will not be made again in this epoch */
+        if (shm_is_sound(engine)) /* else the group will not be made again in this epoch */
             shm_await(lane, &group->block->departures, group->departures); /* see shm_group_create */
     }
     free(base->members);

@@ -367,6 +367,51 @@ static void test_overwritten_after_loss(void **state)
     }
 }
 
+enum { FREED_BYTES = 100000 };
+
+/* Whether memory that was freed still holds what it did, and is not given out again. */
+static ek_status check_freed(ek_engine *engine, const unsigned char *freed)
+{
+    void *other;
+    EK_TRY(ek_engine_alloc(engine, FREED_BYTES, &other));
+    CHECK((unsigned char *)other >= freed + FREED_BYTES || (unsigned char *)other + FREED_BYTES <= freed);
+    ek_engine_free(engine, other);
+    for (size_t i = 0; i < FREED_BYTES; i++)
+        CHECK(freed[i] == 7);
+    return EK_OK;
+}
+
+/* Rank 0 dies. What the others free, and where it is a thread itself, stays as it is until all agree. */
+static ek_status free_after_loss(ek_engine *engine, void *user)
+{
+    (void)user;
+    void *memory, *again;
+    double none;
+    ek_agreement agreement;
+    EK_TRY(ek_engine_alloc(engine, FREED_BYTES, &memory));
+    memset(memory, 7, FREED_BYTES);
+    if (ek_engine_rank(engine) == 0) {
+        CHECK_STATUS(ek_inject(engine, EK_FAULT_KILL), EK_FENCED);
+        ek_engine_free(engine, memory);
+        EK_TRY(check_freed(engine, memory));
+        return ek_vote(engine, 1, NULL, &none, 0); /* still EK_FENCED */
+    }
+    CHECK_STATUS(ek_vote(engine, 1, NULL, &none, 0), EK_PEER_LOST);
+    ek_engine_free(engine, memory);
+    EK_TRY(check_freed(engine, memory));
+    EK_TRY(ek_agree(engine, EK_AGREE_BEGIN, true, &agreement));
+    EK_TRY(ek_engine_alloc(engine, FREED_BYTES, &again));
+    CHECK(again == memory && ((unsigned char *)again)[FREED_BYTES - 1] == 0);
+    return EK_OK;
+}
+
+static void test_freed_after_loss(void **state)
+{
+    (void)state;
+    FOR_EACH_MODE(threads)
+    assert_ok(run_job(3, threads, free_after_loss, NULL));
+}
+
 /* ---------------------------------------------------------------------------------------- random faults */
 
 enum { STRESS_STEPS = 60, STRESS_RANKS = 6, STRESS_DEATHS = 4, STRESS_FLOATS = 30000 };
@@ -478,7 +523,7 @@ static ek_status work(const struct stress_rank *self, uint64_t step)
     return maybe_die(self, step, 4);
 }
 
-/* Groups and neighbours of those who are not in the mask. */
+/* Memory, groups and neighbours for those who are not in the mask. */
 static ek_status regroup(struct stress_rank *self, uint32_t lost_mask)
 {
     uint32_t ranks[STRESS_RANKS], count = 0, place = 0;
@@ -490,6 +535,9 @@ static ek_status regroup(struct stress_rank *self, uint32_t lost_mask)
     }
     self->ring[0] = ranks[(place + count - 1) % count];
     self->ring[1] = ranks[(place + 1) % count];
+    void *memory;
+    EK_TRY(ek_engine_alloc(self->engine, STRESS_FLOATS * sizeof(float), &memory));
+    self->heap = memory;
     EK_TRY(ek_group_create(&self->compute, self->engine, EK_LANE_COMPUTE, 0, ranks, count));
     return ek_group_create(&self->gradient, self->engine, EK_LANE_GRADIENT, 0, ranks, count);
 }
@@ -499,6 +547,8 @@ static void leave_groups(struct stress_rank *self)
     ek_group_destroy(self->compute);
     ek_group_destroy(self->gradient);
     self->compute = self->gradient = NULL;
+    ek_engine_free(self->engine, self->heap); /* while others may still read it */
+    self->heap = NULL;
 }
 
 static ek_status recover(struct stress_rank *self, uint64_t step)
@@ -544,9 +594,6 @@ static ek_status stress_steps(struct stress_rank *self)
 static ek_status stress_main(ek_engine *engine, void *user)
 {
     struct stress_rank self = {.engine = engine, .stress = user};
-    void *memory;
-    EK_TRY(ek_engine_alloc(engine, STRESS_FLOATS * sizeof(float), &memory));
-    self.heap = memory;
     EK_TRY(regroup(&self, 0));
     if (self.stress->at_any_moment && is_mortal(&self))
         ualarm((useconds_t)(1000 + ek_random_u64(self.stress->seed, 3, ek_engine_rank(engine)) % 20000), 0);
@@ -623,6 +670,7 @@ int main(void)
         cmocka_unit_test(test_leaving),
         cmocka_unit_test(test_votes),
         cmocka_unit_test(test_overwritten_after_loss),
+        cmocka_unit_test(test_freed_after_loss),
         cmocka_unit_test(test_random_places),
         cmocka_unit_test(test_random_moments),
     };
