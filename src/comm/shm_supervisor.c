@@ -105,8 +105,14 @@ static void deliver_reports(struct supervisor *supervisor)
     while (pending > 0) {
         struct shm_report_header header;
         unsigned char record[EK_REPORT_BYTES];
-        if (!read_exactly(supervisor->report_fds[0], &header, sizeof header) ||
-            !read_exactly(supervisor->report_fds[0], record, header.bytes))
+        if (!read_exactly(supervisor->report_fds[0], &header, sizeof header))
+            return;
+        if (header.rank >= supervisor->job->ranks || header.bytes > sizeof record) { /* no rank's ek_report wrote it */
+            ek_fail(EK_CORRUPT, "ek_launch: a report of %u bytes from rank %u", header.bytes, header.rank);
+            shm_obey(supervisor, EK_CORRUPT);
+            return;
+        }
+        if (!read_exactly(supervisor->report_fds[0], record, header.bytes))
             return;
         pending -= (int)(sizeof header + header.bytes);
         if (supervisor->options->on_report)

@@ -2,6 +2,8 @@
  * and continued job. */
 #include "jobs.h"
 
+#include "comm/shm.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -258,6 +260,28 @@ static void test_end_while_reporting(void **state)
     }
 }
 
+/* What a rank that has gone astray may write into the pipe: no more is believed than a report can be. */
+static ek_status write_astray(ek_engine *engine, void *user)
+{
+    struct {
+        struct shm_report_header header;
+        unsigned char record[EK_REPORT_BYTES + 1000];
+    } message = {.header = *(const struct shm_report_header *)user};
+    CHECK(write(((struct shm_engine *)engine)->job->report_fd, &message, sizeof message) == sizeof message);
+    return EK_OK;
+}
+
+static void test_damaged_report(void **state)
+{
+    (void)state;
+    struct shm_report_header headers[] = {{.rank = 0, .bytes = EK_REPORT_BYTES + 1000}, {.rank = 2, .bytes = 1}};
+    FOR_EACH_MODE(threads)
+    for (int i = 0; i < 2; i++) {
+        ek_launch_options options = job_options(1, threads, write_astray, &headers[i]);
+        assert_int_equal(ek_launch(&options), EK_CORRUPT);
+    }
+}
+
 /* --------------------------------------------------------------------------------------------- few files */
 
 /* Sets how many files the process may open; what it was before. */
@@ -390,6 +414,7 @@ int main(void)
         cmocka_unit_test(test_nothing_is_left),
         cmocka_unit_test(test_reports),
         cmocka_unit_test(test_end_while_reporting),
+        cmocka_unit_test(test_damaged_report),
         cmocka_unit_test(test_more_ranks_than_files),
         cmocka_unit_test(test_poll_fails),
         cmocka_unit_test(test_link),
