@@ -230,6 +230,7 @@ EK_API bool ek_engine_is_new(const ek_engine *engine); /* a newcomer, until its 
 /* Zeroed memory, aligned to 64 bytes, that other ranks' operations can reach directly. EK_NO_MEMORY. Freed memory goes
  * back to the system. */
 EK_API ek_status ek_engine_alloc(ek_engine *engine, size_t bytes, void **memory);
+/* After a loss the memory is kept, for peers that still read it, until the next ek_agree. */
 EK_API void ek_engine_free(ek_engine *engine, void *memory);
 
 /* A group: ranks[0 … count-1], distinct, in an order that is the same on every member; the caller is one of them. Not a

@@ -99,7 +99,7 @@ static size_t find(const struct heap *heap, size_t offset)
         else
             high = middle;
     }
-    assert(heap->extents[low].offset == offset && heap->extents[low].used);
+    assert(heap->extents[low].offset == offset && heap->extents[low].used && !heap->extents[low].retired);
     return low;
 }
 
@@ -125,17 +125,43 @@ static void clear(const struct heap *heap, size_t first, size_t last, size_t ext
         memset(heap->base + pages_last, 0, last - pages_last);
 }
 
-void heap_free(struct heap *heap, void *memory)
+static size_t find_memory(const struct heap *heap, const void *memory)
 {
-    size_t first = (size_t)((unsigned char *)memory - heap->base);
-    pthread_mutex_lock(&heap->mutex);
-    size_t i = find(heap, first);
-    size_t last = heap->extents[i + 1].offset;
-    heap->extents[i].used = false;
+    return find(heap, (size_t)((const unsigned char *)memory - heap->base));
+}
+
+/* Frees the extent at place i. The place of the free extent that it is in then. */
+static size_t release(struct heap *heap, size_t i)
+{
+    size_t first = heap->extents[i].offset, last = heap->extents[i + 1].offset;
+    heap->extents[i].used = heap->extents[i].retired = false;
     if (!heap->extents[i + 1].used)
         remove_extent(heap, i + 1);
     if (i > 0 && !heap->extents[i - 1].used)
         remove_extent(heap, i--);
     clear(heap, first, last, heap->extents[i].offset, heap->extents[i + 1].offset);
+    return i;
+}
+
+void heap_free(struct heap *heap, void *memory)
+{
+    pthread_mutex_lock(&heap->mutex);
+    release(heap, find_memory(heap, memory));
+    pthread_mutex_unlock(&heap->mutex);
+}
+
+void heap_retire(struct heap *heap, void *memory)
+{
+    pthread_mutex_lock(&heap->mutex);
+    heap->extents[find_memory(heap, memory)].retired = true;
+    pthread_mutex_unlock(&heap->mutex);
+}
+
+void heap_free_retired(struct heap *heap)
+{
+    pthread_mutex_lock(&heap->mutex);
+    for (size_t i = 0; i < heap->count; i++)
+        if (heap->extents[i].retired)
+            i = release(heap, i);
     pthread_mutex_unlock(&heap->mutex);
 }

@@ -10,6 +10,7 @@
 struct heap_extent {
     size_t offset; /* the extent ends where the next one begins */
     bool used;
+    bool retired; /* in use until heap_free_retired */
 };
 
 struct heap {
@@ -26,5 +27,8 @@ void heap_destroy(struct heap *heap);
 /* Zeroed, aligned to 64 bytes. Zero bytes give a distinct address too. */
 ek_status heap_alloc(struct heap *heap, size_t bytes, void **memory);
 void heap_free(struct heap *heap, void *memory);
+/* Frees the memory later: until heap_free_retired it keeps what it holds and is not given out. */
+void heap_retire(struct heap *heap, void *memory);
+void heap_free_retired(struct heap *heap);
 
 #endif

@@ -218,6 +218,7 @@ void shm_rank_run(struct shm_job *job, uint32_t rank, const ek_launch_options *o
 
 /* EK_FENCED or EK_PEER_LOST if this rank, or another one, is lost. */
 ek_status shm_check(const struct shm_engine *engine);
+bool shm_is_sound(const struct shm_engine *engine); /* the same as an answer, without an error */
 ek_status shm_check_fence(const struct shm_engine *engine);
 ek_status shm_fail_lost(const struct shm_job *job);
 

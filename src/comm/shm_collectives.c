@@ -67,11 +67,6 @@ ek_status shm_group_create(ek_group **group, ek_engine *base, ek_lane lane, uint
     return EK_OK;
 }
 
-static bool is_sound(const struct shm_engine *engine)
-{
-    return atomic_load(&engine->job->loss) == 0 && atomic_load(&engine->own->fenced) == SHM_FREE;
-}
-
 void shm_group_destroy(ek_group *base)
 {
     struct shm_group *group = (struct shm_group *)base;
@@ -80,7 +75,7 @@ void shm_group_destroy(ek_group *base)
     if (group->epoch == engine->epoch) {
         shm_lane_drain(lane); /* what is queued refers to the group */
         lane->beats = true;
-        if (is_sound(engine)) /* else the group will not be made again in this epoch */
+        if (shm_is_sound(engine)) /* else the group will not be made again in this epoch */
             shm_await(lane, &group->block->departures, group->departures); /* see shm_group_create */
     }
     free(base->members);
@@ -146,6 +141,9 @@ static ek_status leave(struct turn *turn)
     struct shm_counter *departures = &turn->group->block->departures;
     turn->group->departures += turn->members;
     EK_TRY(shm_count(lane->engine, departures, turn->group->departures));
+    /* A peer may have overwritten what was read here as soon as it saw job->loss, which is set before this block is
+     * poisoned: that the count went well says nothing yet. The loss that it saw is seen here. */
+    EK_TRY(shm_check(lane->engine));
     if (!turn->aside)
         return shm_await(lane, departures, turn->group->departures);
     lane->guards[turn->parity] = (struct shm_guard){departures, turn->group->departures};

@@ -163,6 +163,7 @@ static ek_status pull(struct exchange *exchange, uint32_t peer, bool *moved)
     uint64_t published = atomic_load_explicit(&in->published, memory_order_acquire);
     if (consumed == published)
         return EK_OK;
+    /* What is copied here is a result only if progress() finds no loss after the last copy. */
     for (; consumed < published && stream->next < stream->end; consumed++, stream->next++) {
         const struct shm_entry *entry = &in->entries[consumed - in->first];
         const ek_message *receive = &exchange->sorted_receives[stream->next];

@@ -36,6 +36,11 @@ ek_status shm_check_fence(const struct shm_engine *engine)
     return EK_OK;
 }
 
+bool shm_is_sound(const struct shm_engine *engine)
+{
+    return atomic_load(&engine->job->loss) == 0 && atomic_load(&engine->own->fenced) == SHM_FREE;
+}
+
 ek_status shm_check(const struct shm_engine *engine)
 {
     EK_TRY(shm_check_fence(engine));
@@ -257,6 +262,7 @@ static ek_status shm_agree(ek_engine *base, ek_agreement_kind kind, bool ok, ek_
     atomic_store(&engine->own->agreeing, engine->epoch);
     ring_supervisor(job);
     EK_TRY(await_epoch(engine));
+    heap_free_retired(&engine->heap);
     base->is_new = base->joining = false;
     for (int lane = 0; lane < EK_LANES; lane++)
         shm_lane_renew(&engine->lanes[lane]);
@@ -323,9 +329,15 @@ static ek_status shm_alloc(ek_engine *engine, size_t bytes, void **memory)
     return heap_alloc(&((struct shm_engine *)engine)->heap, bytes, memory);
 }
 
-static void shm_free(ek_engine *engine, void *memory)
+/* An operation that a loss has ended here may go on elsewhere for a while, and read this rank's memory. So nothing is
+ * taken from under the others until all have come to ek_agree. What a fenced rank has goes with the job. */
+static void shm_free(ek_engine *base, void *memory)
 {
-    heap_free(&((struct shm_engine *)engine)->heap, memory);
+    struct shm_engine *engine = (struct shm_engine *)base;
+    if (shm_is_sound(engine))
+        heap_free(&engine->heap, memory);
+    else
+        heap_retire(&engine->heap, memory);
 }
 
 const struct ek_engine_operations ek_engine_shm = {

@@ -105,8 +105,14 @@ static void deliver_reports(struct supervisor *supervisor)
     while (pending > 0) {
         struct shm_report_header header;
         unsigned char record[EK_REPORT_BYTES];
-        if (!read_exactly(supervisor->report_fds[0], &header, sizeof header) ||
-            !read_exactly(supervisor->report_fds[0], record, header.bytes))
+        if (!read_exactly(supervisor->report_fds[0], &header, sizeof header))
+            return;
+        if (header.rank >= supervisor->job->ranks || header.bytes > sizeof record) { /* no rank's ek_report wrote it */
+            ek_fail(EK_CORRUPT, "ek_launch: a report of %u bytes from rank %u", header.bytes, header.rank);
+            shm_obey(supervisor, EK_CORRUPT);
+            return;
+        }
+        if (!read_exactly(supervisor->report_fds[0], record, header.bytes))
             return;
         pending -= (int)(sizeof header + header.bytes);
         if (supervisor->options->on_report)
@@ -275,17 +281,33 @@ static uint64_t patience_ns(const struct supervisor *supervisor)
     return patience;
 }
 
+/* What is to be polled now: open files alone, since more entries than RLIMIT_NOFILE are refused even where they are -1.
+ */
+static nfds_t list_polled(struct supervisor *supervisor)
+{
+    int count = 0;
+    supervisor->polled[count++] = (struct pollfd){.fd = supervisor->event_fd, .events = POLLIN};
+    supervisor->polled[count++] = (struct pollfd){.fd = supervisor->report_fds[0], .events = POLLIN};
+    supervisor->polled[count++] = (struct pollfd){.fd = supervisor->signal_fd, .events = POLLIN};
+    for (uint32_t rank = 0; rank < supervisor->job->ranks; rank++) {
+        struct worker *worker = &supervisor->workers[rank];
+        worker->polled = worker->pidfd >= 0 ? count++ : -1;
+        if (worker->polled >= 0)
+            supervisor->polled[worker->polled] = (struct pollfd){.fd = worker->pidfd, .events = POLLIN};
+    }
+    return (nfds_t)count;
+}
+
 static void wait_for_events(struct supervisor *supervisor)
 {
-    uint32_t ranks = supervisor->job->ranks;
-    for (uint32_t rank = 0; rank < ranks; rank++)
-        supervisor->polled[rank] = (struct pollfd){.fd = supervisor->workers[rank].pidfd, .events = POLLIN};
-    supervisor->polled[ranks] = (struct pollfd){.fd = supervisor->event_fd, .events = POLLIN};
-    supervisor->polled[ranks + 1] = (struct pollfd){.fd = supervisor->report_fds[0], .events = POLLIN};
-    supervisor->polled[ranks + 2] = (struct pollfd){.fd = supervisor->signal_fd, .events = POLLIN};
+    nfds_t count = list_polled(supervisor);
     uint64_t patience = patience_ns(supervisor);
     struct timespec timeout = {.tv_sec = (time_t)(patience / 1000000000u), .tv_nsec = (long)(patience % 1000000000u)};
-    ppoll(supervisor->polled, ranks + 3, patience == UINT64_MAX ? NULL : &timeout, NULL);
+    if (ppoll(supervisor->polled, count, patience == UINT64_MAX ? NULL : &timeout, NULL) < 0 && errno != EINTR) {
+        ek_fail(EK_SYSTEM, "ek_launch: cannot watch the ranks: %s", strerror(errno));
+        shm_obey(supervisor, EK_SYSTEM);
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL); /* threads that end are looked for all the same */
+    }
     uint64_t rings;
     while (read(supervisor->event_fd, &rings, sizeof rings) > 0)
         ;
@@ -310,12 +332,17 @@ static void supervise(struct supervisor *supervisor)
     }
 }
 
-/* Whoever is still there ends now. Reports are read on: a thread may be waiting for room in the pipe. */
+/* Whoever is still there ends now. A killed process ends whatever it does, so it is simply waited for. For threads
+ * reports are read on: one may be waiting for room in the pipe. */
 static void end_ranks(struct supervisor *supervisor)
 {
     for (uint32_t rank = 0; rank < supervisor->job->ranks; rank++)
         if (is_running(&supervisor->workers[rank]))
             shm_worker_kill(supervisor, rank);
+    for (uint32_t rank = 0; rank < supervisor->job->ranks && !supervisor->options->threads; rank++)
+        if (is_running(&supervisor->workers[rank]))
+            note_end(supervisor, rank);
+    deliver_reports(supervisor);
     while (supervisor->running > 0) {
         wait_for_events(supervisor);
         take_leave(supervisor);

@@ -20,6 +20,7 @@ enum worker_state {
 struct worker {
     enum worker_state state;
     int pidfd;        /* -1: a thread */
+    int polled;       /* where in supervisor->polled, at the last poll; -1: nowhere */
     pthread_t thread; /* where ranks are threads */
     uint64_t beats;   /* as last seen */
     unsigned idle;    /* ticks without a beat */
@@ -36,7 +37,7 @@ struct supervisor {
     const ek_launch_options *options;
     struct shm_job *job;
     struct worker *workers; /* [ranks] */
-    struct pollfd *polled;  /* [ranks + 3] pidfds, then event, report, signal */
+    struct pollfd *polled;  /* [ranks + 3] event, report, signal, then the pidfds there are */
     uint32_t live;          /* ranks in the job */
     uint32_t running;       /* these and those that have not joined */
     int event_fd, signal_fd, report_fds[2];

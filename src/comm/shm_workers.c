@@ -83,7 +83,8 @@ bool shm_worker_has_ended(const struct supervisor *supervisor, uint32_t rank)
 {
     if (supervisor->options->threads)
         return atomic_load(&shm_rank_of(supervisor, rank)->finished);
-    return supervisor->polled[rank].revents != 0;
+    int place = supervisor->workers[rank].polled;
+    return place >= 0 && supervisor->polled[place].revents != 0;
 }
 
 void shm_worker_reap(struct supervisor *supervisor, uint32_t rank, ek_loss_cause *cause, int *code)

@@ -79,8 +79,37 @@ static void test_random_pieces(void **state)
     munmap(base, HEAP_BYTES);
 }
 
+/* What is retired stays untouched until all of it is freed at once, whatever lies beside it. */
+static void test_retired_pieces(void **state)
+{
+    (void)state;
+    unsigned char *base = mmap(NULL, HEAP_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(base != MAP_FAILED);
+    struct heap heap;
+    assert_ok(heap_create(&heap, base, HEAP_BYTES));
+    void *pieces[8], *more;
+    for (int i = 0; i < 8; i++) {
+        assert_ok(heap_alloc(&heap, HEAP_BYTES / 8, &pieces[i]));
+        memset(pieces[i], i + 1, HEAP_BYTES / 8);
+    }
+    for (int i = 0; i < 8; i++)
+        if (i != 3 && i != 6)
+            heap_retire(&heap, pieces[i]);
+    heap_free(&heap, pieces[3]);
+    for (int i = 0; i < 8; i++)
+        assert_true(is_filled(pieces[i], HEAP_BYTES / 8, i == 3 ? 0 : (unsigned char)(i + 1)));
+    assert_int_equal(heap_alloc(&heap, HEAP_BYTES / 8 + 1, &more), EK_NO_MEMORY);
+    heap_free_retired(&heap);
+    assert_true(is_filled(pieces[6], HEAP_BYTES / 8, 7));
+    heap_free(&heap, pieces[6]);
+    assert_ok(heap_alloc(&heap, HEAP_BYTES, &more));
+    assert_true(is_filled(more, HEAP_BYTES, 0));
+    heap_destroy(&heap);
+    munmap(base, HEAP_BYTES);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_pieces)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_pieces), cmocka_unit_test(test_retired_pieces)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

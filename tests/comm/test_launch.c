@@ -2,6 +2,8 @@
  * and continued job. */
 #include "jobs.h"
 
+#include "comm/shm.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -9,6 +11,7 @@
 #include <stdio.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -257,6 +260,105 @@ static void test_end_while_reporting(void **state)
     }
 }
 
+/* What a rank that has gone astray may write into the pipe: no more is believed than a report can be. */
+static ek_status write_astray(ek_engine *engine, void *user)
+{
+    struct {
+        struct shm_report_header header;
+        unsigned char record[EK_REPORT_BYTES + 1000];
+    } message = {.header = *(const struct shm_report_header *)user};
+    CHECK(write(((struct shm_engine *)engine)->job->report_fd, &message, sizeof message) == sizeof message);
+    return EK_OK;
+}
+
+static void test_damaged_report(void **state)
+{
+    (void)state;
+    struct shm_report_header headers[] = {{.rank = 0, .bytes = EK_REPORT_BYTES + 1000}, {.rank = 2, .bytes = 1}};
+    FOR_EACH_MODE(threads)
+    for (int i = 0; i < 2; i++) {
+        ek_launch_options options = job_options(1, threads, write_astray, &headers[i]);
+        assert_int_equal(ek_launch(&options), EK_CORRUPT);
+    }
+}
+
+/* --------------------------------------------------------------------------------------------- few files */
+
+/* Sets how many files the process may open; what it was before. */
+static rlim_t limit_files(rlim_t count)
+{
+    struct rlimit limit;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    rlim_t before = limit.rlim_cur;
+    limit.rlim_cur = count;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    return before;
+}
+
+static ek_status do_nothing(ek_engine *engine, void *user)
+{
+    (void)engine;
+    (void)user;
+    return EK_OK;
+}
+
+/* More ranks than files, but only two of them are there. */
+static void test_more_ranks_than_files(void **state)
+{
+    (void)state;
+    bool absent[100];
+    for (size_t rank = 0; rank < 100; rank++)
+        absent[rank] = rank % 50 != 7;
+    FOR_EACH_MODE(threads)
+    {
+        ek_launch_options options = job_options(100, threads, do_nothing, NULL);
+        options.absent = absent;
+        rlim_t before = limit_files(60);
+        ek_status status = ek_launch(&options);
+        limit_files(before);
+        assert_ok(status);
+    }
+}
+
+/* No file may be opened or polled from now on. */
+static ek_status forbid_files(void *user, uint32_t rank, const void *record, size_t bytes)
+{
+    (void)user, (void)rank, (void)record, (void)bytes;
+    limit_files(1);
+    return EK_OK;
+}
+
+static ek_status report_and_wait(ek_engine *engine, void *user)
+{
+    (void)user;
+    ek_group *group;
+    EK_TRY(make_world(&group, engine, EK_LANE_COMPUTE, 0));
+    if (ek_engine_rank(engine) == 0)
+        EK_TRY(ek_report(engine, "", 1));
+    double none;
+    ek_status status = ek_engine_rank(engine) == 0 ? ek_vote(engine, 1, NULL, &none, 0) : ek_barrier(group, NULL);
+    ek_group_destroy(group);
+    return status;
+}
+
+/* Where the ranks can no longer be watched the job ends, and leaves nothing behind. */
+static void test_poll_fails(void **state)
+{
+    (void)state;
+    FOR_EACH_MODE(threads)
+    {
+        ek_launch_options options = job_options(3, threads, report_and_wait, NULL);
+        options.timeout_seconds = 0;
+        options.on_report = forbid_files;
+        rlim_t before = limit_files(60);
+        ek_status status = ek_launch(&options);
+        limit_files(before);
+        assert_int_equal(status, EK_SYSTEM);
+        assert_non_null(strstr(ek_error(), "cannot watch the ranks"));
+        assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
+    }
+}
+
 /* ------------------------------------------------------------------------------------------------ link */
 
 enum { LINK_FLOATS = 25000 }; /* 100 kB: 0.1 s at 1 MB/s */
@@ -312,6 +414,9 @@ int main(void)
         cmocka_unit_test(test_nothing_is_left),
         cmocka_unit_test(test_reports),
         cmocka_unit_test(test_end_while_reporting),
+        cmocka_unit_test(test_damaged_report),
+        cmocka_unit_test(test_more_ranks_than_files),
+        cmocka_unit_test(test_poll_fails),
         cmocka_unit_test(test_link),
         cmocka_unit_test(test_signals),
         cmocka_unit_test(test_launcher_killed),
