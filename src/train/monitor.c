@@ -408,9 +408,13 @@ static ek_status write_rejoined(ek_monitor *monitor, const ek_membership *before
             continue;
         char text[128], place[PLACE_BYTES];
         snprintf(text, sizeof text, "%s is back", describe_place(monitor, rank, place));
-        add_event(monitor, step, text);
+        double at = monitor->recovery.ended - monitor->launched;
+        ek_table_add(&monitor->table, (ek_table_row){.step = step, .seconds = at, .event = text});
+        char line[160];
+        snprintf(line, sizeof line, "step %llu: %s", (unsigned long long)step, text);
+        show_event(monitor, line);
         json_t *event = make_rank_event(monitor, "rejoined", step, rank);
-        json_object_set_new(event, "at", json_real(monitor->recovery.ended - monitor->launched));
+        json_object_set_new(event, "at", json_real(at));
         EK_TRY(ek_metrics_write(&monitor->metrics, event));
     }
     return EK_OK;

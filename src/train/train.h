@@ -25,10 +25,10 @@ const char *ek_phase_name(ek_phase phase);
 
 /* A fault to inject, once: the rank at replica.slot is killed as by SIGKILL, or stopped as by SIGSTOP. */
 typedef struct ek_fault_point {
-    bool hang; /* stop it instead of killing it */
     uint64_t step;
     uint32_t replica, slot;
     ek_phase phase;
+    bool hang; /* stop it instead of killing it */
 } ek_fault_point;
 
 /* A rank to bring back, once, when the step before `step` is committed; or a bit of its weights to flip after the
