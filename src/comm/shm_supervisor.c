@@ -395,7 +395,10 @@ static ek_status launch_on(struct shm_job *job, const ek_launch_options *options
         sigaddset(&signals, SIGHUP);
         /* If another thread of the program does not block them, the system may give them to that one. */
         pthread_sigmask(SIG_BLOCK, &signals, &supervisor.old_mask);
+        /* Where the program ignores SIGCHLD, or waits for whatever child ends, how a rank ended would be lost. */
+        sigaction(SIGCHLD, &(struct sigaction){.sa_handler = SIG_DFL}, &supervisor.old_child_action);
         status = run_job(&supervisor, &signals);
+        sigaction(SIGCHLD, &supervisor.old_child_action, NULL);
         pthread_sigmask(SIG_SETMASK, &supervisor.old_mask, NULL);
     }
     free(supervisor.polled);
