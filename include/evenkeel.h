@@ -342,7 +342,7 @@ typedef struct ek_launch_options {
     uint32_t ranks;
     const bool *absent;     /* [ranks] or NULL: ranks that are not started; never reported as lost */
     bool threads;           /* ranks are threads of this process instead of processes (for ThreadSanitizer) */
-    double timeout_seconds; /* a rank without progress for so long is killed and lost; 0: never */
+    double timeout_seconds; /* a rank without progress for so long (8 ms at least) is killed and lost; 0: never */
     size_t heap_bytes; /* engine memory per rank; 0: half of the machine's (address space, taken only when touched) */
     double link_bytes_per_second; /* emulated link: an operation completes no sooner than latency + bytes / bandwidth */
     double link_latency_seconds;  /* after all members are in it; 0 and 0: no emulation */

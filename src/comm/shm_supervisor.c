@@ -14,8 +14,6 @@
 #include <sys/mman.h>
 #include <sys/signalfd.h>
 
-#define TICKS_PER_TIMEOUT 8
-
 static void end_job(struct supervisor *supervisor, ek_status status, const char *error)
 {
     if (supervisor->over)
@@ -252,15 +250,15 @@ static void tell_losses(struct supervisor *supervisor)
  * on, hardly any time has passed. */
 static void count_tick(struct supervisor *supervisor)
 {
-    if (supervisor->tick_ns == 0 || shm_now_ns() < supervisor->next_tick_ns)
+    if (supervisor->job->tick_ns == 0 || shm_now_ns() < supervisor->next_tick_ns)
         return;
-    supervisor->next_tick_ns = shm_now_ns() + supervisor->tick_ns;
+    supervisor->next_tick_ns = shm_now_ns() + supervisor->job->tick_ns;
     for (uint32_t rank = 0; rank < supervisor->job->ranks; rank++) {
         struct worker *worker = &supervisor->workers[rank];
         uint64_t beats = atomic_load(&shm_rank_of(supervisor, rank)->beats);
         worker->idle = beats == worker->beats ? worker->idle + 1 : 0;
         worker->beats = beats;
-        if (!is_running(worker) || worker->timed_out || worker->idle <= TICKS_PER_TIMEOUT)
+        if (!is_running(worker) || worker->timed_out || worker->idle <= SHM_TICKS_PER_TIMEOUT)
             continue;
         worker->timed_out = true;
         shm_worker_kill(supervisor, rank); /* it is lost when it is gone */
@@ -272,7 +270,7 @@ static void count_tick(struct supervisor *supervisor)
 /* How long to sleep at most. Nanoseconds; UINT64_MAX: for ever. */
 static uint64_t patience_ns(const struct supervisor *supervisor)
 {
-    uint64_t patience = supervisor->tick_ns ? supervisor->tick_ns : UINT64_MAX, now = shm_now_ns();
+    uint64_t patience = supervisor->job->tick_ns ? supervisor->job->tick_ns : UINT64_MAX, now = shm_now_ns();
     for (uint32_t rank = 0; rank < supervisor->job->ranks && supervisor->respawn_ns > 0; rank++) {
         uint64_t due = shm_respawn_time(supervisor, &supervisor->workers[rank]);
         uint64_t left = due > now ? due - now : 0;
@@ -387,7 +385,6 @@ static ek_status launch_on(struct shm_job *job, const ek_launch_options *options
         for (uint32_t rank = 0; rank < job->ranks; rank++)
             supervisor.workers[rank].pidfd = -1;
         supervisor.respawn_ns = (uint64_t)(options->respawn_seconds * 1e9);
-        supervisor.tick_ns = (uint64_t)(options->timeout_seconds * 1e9 / TICKS_PER_TIMEOUT);
         sigset_t signals;
         sigemptyset(&signals);
         sigaddset(&signals, SIGINT);

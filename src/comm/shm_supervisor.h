@@ -43,10 +43,10 @@ struct supervisor {
     int event_fd, signal_fd, report_fds[2];
     sigset_t old_mask;                 /* the program's, given back to it and to the ranks, */
     struct sigaction old_child_action; /* and what it does on SIGCHLD */
-    uint64_t tick_ns, next_tick_ns;    /* tick_ns 0: no timeout */
-    uint64_t respawn_ns;               /* 0: never */
-    bool any_lost, any_done;           /* ranks of the job, since launch */
-    bool over;                         /* the job ends now, with this: */
+    uint64_t next_tick_ns;
+    uint64_t respawn_ns;     /* 0: never */
+    bool any_lost, any_done; /* ranks of the job, since launch */
+    bool over;               /* the job ends now, with this: */
     ek_status status;
     char error[EK_ERROR_BYTES];
 };

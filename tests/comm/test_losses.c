@@ -155,6 +155,28 @@ static void test_hang(void **state)
     }
 }
 
+static ek_status hang(ek_engine *engine, void *user)
+{
+    (void)user;
+    return ek_inject(engine, EK_FAULT_HANG);
+}
+
+/* A timeout too short to be kept is still one. */
+static void test_tiny_timeout(void **state)
+{
+    (void)state;
+    FOR_EACH_MODE(threads)
+    {
+        struct log log = {0};
+        ek_launch_options options = job_options(1, threads, hang, &log);
+        options.on_lost = on_lost;
+        options.timeout_seconds = 1e-9;
+        assert_int_equal(ek_launch(&options), EK_PEER_LOST);
+        assert_int_equal(log.lost_count, 1);
+        assert_int_equal(log.lost[0].cause, EK_LOSS_TIMEOUT);
+    }
+}
+
 /* The compute thread of rank 1 stalls while its gradient lane waits for others: the lane must not beat for it. Rank 0
  * waits for its own gradient lane for longer than the timeout, and is alive. */
 static ek_status stall_one(ek_engine *engine, void *user)
@@ -664,6 +686,7 @@ int main(void)
         cmocka_unit_test(test_rank_zero),
         cmocka_unit_test(test_hang_and_exit),
         cmocka_unit_test(test_hang),
+        cmocka_unit_test(test_tiny_timeout),
         cmocka_unit_test(test_stall),
         cmocka_unit_test(test_death_during_agreement),
         cmocka_unit_test(test_ends),
