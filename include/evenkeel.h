@@ -359,10 +359,11 @@ typedef struct ek_launch_options {
  * rank whose main returns another status ends the job with that status and its error text (EK_FENCED: just that rank).
  * A rank that dies or stalls is lost, and the others go on. Newcomers that have not joined when the others are done are
  * ended with the job. SIGINT, SIGTERM and SIGHUP end the job with EK_INTERRUPTED (handled by the launching thread while
- * it is in this call). SIGCHLD has its default action in the launching process while it is in this call, and no other
- * thread may wait for children that it did not start. No process, shared memory or file outlives the call, and ranks
- * die with the launching process. A rank that is a process ends without flushing stdio streams: main does, where it
- * writes to one. */
+ * it is in this call: the program's other threads must block them, or the system may give them to one of those, which
+ * act on them in their own way; threads made by a rank that is a thread block them from the start). SIGCHLD has its
+ * default action in the launching process while it is in this call, and no other thread may wait for children that it
+ * did not start. No process, shared memory or file outlives the call, and ranks die with the launching process. A rank
+ * that is a process ends without flushing stdio streams: main does, where it writes to one. */
 EK_API ek_status ek_launch(const ek_launch_options *options);
 
 /* -------------------------------------------------------------------------------------------------- sync */
