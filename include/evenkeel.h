@@ -337,6 +337,11 @@ typedef struct ek_launcher ek_launcher;
  * already to be started. */
 EK_API ek_status ek_launcher_revive(ek_launcher *launcher, uint32_t rank);
 
+/* In a callback of ek_launch: kills a rank, as when the device that it uses has failed. It is lost as by SIGKILL
+ * (EK_LOSS_SIGNAL), unless it is just ending by itself. A thread cannot be killed: its operations end with EK_FENCED,
+ * and it is lost when its main has returned that. EK_INVALID if the rank is not running. */
+EK_API ek_status ek_launcher_kill(ek_launcher *launcher, uint32_t rank);
+
 typedef struct ek_launch_options {
     const char *engine; /* "shm" */
     uint32_t ranks;

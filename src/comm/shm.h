@@ -267,6 +267,9 @@ ek_status shm_exchange(struct shm_lane *lane, const struct ek_operation *operati
 
 /* shm_supervisor.c */
 ek_status shm_launch(const ek_launch_options *options);
+ek_status shm_kill(ek_launcher *launcher, uint32_t rank);
+
+/* shm_members.c */
 ek_status shm_revive(ek_launcher *launcher, uint32_t rank);
 
 #endif

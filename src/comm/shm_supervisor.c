@@ -220,12 +220,24 @@ static void note_end(struct supervisor *supervisor, uint32_t rank)
     int code;
     shm_worker_reap(supervisor, rank, &cause, &code);
     supervisor->running--;
+    bool killed = own->killed || supervisor->workers[rank].killed;
     if (!atomic_load(&own->finished))
         lose(supervisor, rank, cause, code);
     else if (own->status == EK_FENCED)
-        lose(supervisor, rank, own->killed ? EK_LOSS_SIGNAL : EK_LOSS_EXIT, own->killed ? SIGKILL : EK_FENCED);
+        lose(supervisor, rank, killed ? EK_LOSS_SIGNAL : EK_LOSS_EXIT, killed ? SIGKILL : EK_FENCED);
     else
         finish(supervisor, rank);
+}
+
+ek_status shm_kill(ek_launcher *launcher, uint32_t rank)
+{
+    struct supervisor *supervisor = (struct supervisor *)launcher;
+    struct worker *worker = &supervisor->workers[rank];
+    if (!is_running(worker))
+        return ek_fail(EK_INVALID, "ek_launcher_kill: rank %u is not running", rank);
+    worker->killed = true;
+    shm_worker_kill(supervisor, rank); /* it is lost when it is gone */
+    return EK_OK;
 }
 
 /* Of all that have ended since the last poll. */

@@ -25,6 +25,7 @@ struct worker {
     uint64_t beats;   /* as last seen */
     unsigned idle;    /* ticks without a beat */
     bool timed_out;   /* has been killed (or fenced) for it */
+    bool killed;      /* on request */
     bool just_lost;   /* on_lost is still to be called */
     ek_loss loss;
     uint64_t lost_ns; /* when it was lost, or could not be started again */
