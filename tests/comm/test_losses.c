@@ -391,7 +391,7 @@ static ek_status send_until_lost(ek_engine *engine, ek_group *group)
     const size_t sent[] = {SENT_BYTES, 0}, received[] = {0, 0};
     ek_status status = EK_OK;
     while (status == EK_OK)
-        status = ek_all_to_all(group, data, sent, NULL, received, NULL);
+        status = ek_all_to_all(group, data, sent, data, received, NULL);
     memset(data, 2, SENT_BYTES);
     return status;
 }
