@@ -337,12 +337,17 @@ typedef struct ek_launcher ek_launcher;
  * already to be started. */
 EK_API ek_status ek_launcher_revive(ek_launcher *launcher, uint32_t rank);
 
+/* In a callback of ek_launch: kills a rank, as when the device that it uses has failed. It is lost as by SIGKILL
+ * (EK_LOSS_SIGNAL), unless it is just ending by itself. A thread cannot be killed: its operations end with EK_FENCED,
+ * and it is lost when its main has returned that. EK_INVALID if the rank is not running. */
+EK_API ek_status ek_launcher_kill(ek_launcher *launcher, uint32_t rank);
+
 typedef struct ek_launch_options {
     const char *engine; /* "shm" */
     uint32_t ranks;
     const bool *absent;     /* [ranks] or NULL: ranks that are not started; never reported as lost */
     bool threads;           /* ranks are threads of this process instead of processes (for ThreadSanitizer) */
-    double timeout_seconds; /* a rank without progress for so long is killed and lost; 0: never */
+    double timeout_seconds; /* a rank without progress for so long (8 ms at least) is killed and lost; 0: never */
     size_t heap_bytes; /* engine memory per rank; 0: half of the machine's (address space, taken only when touched) */
     double link_bytes_per_second; /* emulated link: an operation completes no sooner than latency + bytes / bandwidth */
     double link_latency_seconds;  /* after all members are in it; 0 and 0: no emulation */
@@ -359,8 +364,11 @@ typedef struct ek_launch_options {
  * rank whose main returns another status ends the job with that status and its error text (EK_FENCED: just that rank).
  * A rank that dies or stalls is lost, and the others go on. Newcomers that have not joined when the others are done are
  * ended with the job. SIGINT, SIGTERM and SIGHUP end the job with EK_INTERRUPTED (handled by the launching thread while
- * it is in this call). No process, shared memory or file outlives the call, and ranks die with the launching process. A
- * rank that is a process ends without flushing stdio streams: main does, where it writes to one. */
+ * it is in this call: the program's other threads must block them, or the system may give them to one of those, which
+ * act on them in their own way; threads made by a rank that is a thread block them from the start). SIGCHLD has its
+ * default action in the launching process while it is in this call, and no other thread may wait for children that it
+ * did not start. No process, shared memory or file outlives the call, and ranks die with the launching process. A rank
+ * that is a process ends without flushing stdio streams: main does, where it writes to one. */
 EK_API ek_status ek_launch(const ek_launch_options *options);
 
 /* -------------------------------------------------------------------------------------------------- sync */

@@ -41,6 +41,13 @@ ek_status ek_launcher_revive(ek_launcher *launcher, uint32_t rank)
     return launcher->operations->revive(launcher, rank);
 }
 
+ek_status ek_launcher_kill(ek_launcher *launcher, uint32_t rank)
+{
+    if (rank >= launcher->ranks)
+        return ek_fail(EK_INVALID, "ek_launcher_kill: rank %u; the job has %u ranks", rank, launcher->ranks);
+    return launcher->operations->kill(launcher, rank);
+}
+
 uint32_t ek_engine_rank(const ek_engine *engine)
 {
     return engine->rank;

@@ -50,6 +50,7 @@ struct ek_engine_operations {
     ek_status (*report)(ek_engine *engine, const void *record, size_t bytes);
     ek_status (*inject)(ek_engine *engine, ek_fault fault);
     ek_status (*revive)(ek_launcher *launcher, uint32_t rank);
+    ek_status (*kill)(ek_launcher *launcher, uint32_t rank);
 };
 
 /* First member of an engine's own structure. */

@@ -40,6 +40,9 @@
 
 #define SHM_LINE _Alignas(64)
 
+/* A rank has timed out when so many ticks in a row have seen no beat. */
+#define SHM_TICKS_PER_TIMEOUT 8
+
 /* What a rank copies aside so that nobody has to wait until the others have read it. */
 #define SHM_SLOT_BYTES 32768
 
@@ -125,7 +128,8 @@ struct shm_job {
     bool threads;
     uint32_t spins; /* looks at a word before sleeping on it */
     size_t mapping_bytes;
-    uint64_t nap_ns; /* the longest sleep without a beat */
+    uint64_t tick_ns; /* the supervisor looks for beats so often; 0: never, there is no timeout */
+    uint64_t nap_ns;  /* the longest sleep without a beat */
     bool link_emulated;
     double link_ns_per_byte, link_latency_ns;
     int report_fd, event_fd;          /* to the supervisor */
@@ -263,6 +267,9 @@ ek_status shm_exchange(struct shm_lane *lane, const struct ek_operation *operati
 
 /* shm_supervisor.c */
 ek_status shm_launch(const ek_launch_options *options);
+ek_status shm_kill(ek_launcher *launcher, uint32_t rank);
+
+/* shm_members.c */
 ek_status shm_revive(ek_launcher *launcher, uint32_t rank);
 
 #endif

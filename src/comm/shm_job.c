@@ -10,6 +10,7 @@
 #define BLOCKS_PER_RANK 64
 #define MIN_BLOCKS 1024
 #define MAX_NAP_NS 50000000u
+#define MIN_TICK_NS 1000000u
 #define SPINS 2000
 
 static size_t round_up(size_t bytes, size_t unit)
@@ -57,6 +58,13 @@ static uint32_t choose_spins(uint32_t ranks)
     return (long)ranks * EK_LANES <= sysconf(_SC_NPROCESSORS_ONLN) ? SPINS : 0;
 }
 
+/* However short the timeout is, looking for beats leaves time for everything else. */
+static uint64_t choose_tick_ns(double timeout_seconds)
+{
+    uint64_t tick_ns = (uint64_t)(timeout_seconds * 1e9 / SHM_TICKS_PER_TIMEOUT);
+    return timeout_seconds > 0 && tick_ns < MIN_TICK_NS ? MIN_TICK_NS : tick_ns;
+}
+
 ek_status shm_job_create(struct shm_job **created, const ek_launch_options *options)
 {
     struct plan plan;
@@ -74,9 +82,8 @@ ek_status shm_job_create(struct shm_job **created, const ek_launch_options *opti
     job->threads = options->threads;
     job->spins = choose_spins(options->ranks);
     job->mapping_bytes = plan.end;
-    job->nap_ns = MAX_NAP_NS;
-    if (options->timeout_seconds > 0 && options->timeout_seconds * 1e9 / 8 < MAX_NAP_NS)
-        job->nap_ns = (uint64_t)(options->timeout_seconds * 1e9 / 8) + 1;
+    job->tick_ns = choose_tick_ns(options->timeout_seconds);
+    job->nap_ns = job->tick_ns > 0 && job->tick_ns < MAX_NAP_NS ? job->tick_ns : MAX_NAP_NS;
     job->link_emulated = options->link_bytes_per_second > 0 || options->link_latency_seconds > 0;
     job->link_latency_ns = options->link_latency_seconds * 1e9;
     job->link_ns_per_byte = options->link_bytes_per_second > 0 ? 1e9 / options->link_bytes_per_second : 0;

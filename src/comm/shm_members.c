@@ -134,7 +134,7 @@ static bool start_again(struct supervisor *supervisor, uint32_t rank)
         return false;
     worker->state = WORKER_NEW;
     worker->beats = worker->idle = 0;
-    worker->timed_out = worker->revived = false;
+    worker->timed_out = worker->revived = worker->killed = false;
     supervisor->running++;
     return true;
 }

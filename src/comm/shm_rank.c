@@ -355,6 +355,7 @@ const struct ek_engine_operations ek_engine_shm = {
     .report = shm_report,
     .inject = shm_inject,
     .revive = shm_revive,
+    .kill = shm_kill,
 };
 
 static void keep_error(struct shm_rank *own)

@@ -14,8 +14,6 @@
 #include <sys/mman.h>
 #include <sys/signalfd.h>
 
-#define TICKS_PER_TIMEOUT 8
-
 static void end_job(struct supervisor *supervisor, ek_status status, const char *error)
 {
     if (supervisor->over)
@@ -222,12 +220,24 @@ static void note_end(struct supervisor *supervisor, uint32_t rank)
     int code;
     shm_worker_reap(supervisor, rank, &cause, &code);
     supervisor->running--;
+    bool killed = own->killed || supervisor->workers[rank].killed;
     if (!atomic_load(&own->finished))
         lose(supervisor, rank, cause, code);
     else if (own->status == EK_FENCED)
-        lose(supervisor, rank, own->killed ? EK_LOSS_SIGNAL : EK_LOSS_EXIT, own->killed ? SIGKILL : EK_FENCED);
+        lose(supervisor, rank, killed ? EK_LOSS_SIGNAL : EK_LOSS_EXIT, killed ? SIGKILL : EK_FENCED);
     else
         finish(supervisor, rank);
+}
+
+ek_status shm_kill(ek_launcher *launcher, uint32_t rank)
+{
+    struct supervisor *supervisor = (struct supervisor *)launcher;
+    struct worker *worker = &supervisor->workers[rank];
+    if (!is_running(worker))
+        return ek_fail(EK_INVALID, "ek_launcher_kill: rank %u is not running", rank);
+    worker->killed = true;
+    shm_worker_kill(supervisor, rank); /* it is lost when it is gone */
+    return EK_OK;
 }
 
 /* Of all that have ended since the last poll. */
@@ -252,15 +262,15 @@ static void tell_losses(struct supervisor *supervisor)
  * on, hardly any time has passed. */
 static void count_tick(struct supervisor *supervisor)
 {
-    if (supervisor->tick_ns == 0 || shm_now_ns() < supervisor->next_tick_ns)
+    if (supervisor->job->tick_ns == 0 || shm_now_ns() < supervisor->next_tick_ns)
         return;
-    supervisor->next_tick_ns = shm_now_ns() + supervisor->tick_ns;
+    supervisor->next_tick_ns = shm_now_ns() + supervisor->job->tick_ns;
     for (uint32_t rank = 0; rank < supervisor->job->ranks; rank++) {
         struct worker *worker = &supervisor->workers[rank];
         uint64_t beats = atomic_load(&shm_rank_of(supervisor, rank)->beats);
         worker->idle = beats == worker->beats ? worker->idle + 1 : 0;
         worker->beats = beats;
-        if (!is_running(worker) || worker->timed_out || worker->idle <= TICKS_PER_TIMEOUT)
+        if (!is_running(worker) || worker->timed_out || worker->idle <= SHM_TICKS_PER_TIMEOUT)
             continue;
         worker->timed_out = true;
         shm_worker_kill(supervisor, rank); /* it is lost when it is gone */
@@ -272,7 +282,7 @@ static void count_tick(struct supervisor *supervisor)
 /* How long to sleep at most. Nanoseconds; UINT64_MAX: for ever. */
 static uint64_t patience_ns(const struct supervisor *supervisor)
 {
-    uint64_t patience = supervisor->tick_ns ? supervisor->tick_ns : UINT64_MAX, now = shm_now_ns();
+    uint64_t patience = supervisor->job->tick_ns ? supervisor->job->tick_ns : UINT64_MAX, now = shm_now_ns();
     for (uint32_t rank = 0; rank < supervisor->job->ranks && supervisor->respawn_ns > 0; rank++) {
         uint64_t due = shm_respawn_time(supervisor, &supervisor->workers[rank]);
         uint64_t left = due > now ? due - now : 0;
@@ -387,7 +397,6 @@ static ek_status launch_on(struct shm_job *job, const ek_launch_options *options
         for (uint32_t rank = 0; rank < job->ranks; rank++)
             supervisor.workers[rank].pidfd = -1;
         supervisor.respawn_ns = (uint64_t)(options->respawn_seconds * 1e9);
-        supervisor.tick_ns = (uint64_t)(options->timeout_seconds * 1e9 / TICKS_PER_TIMEOUT);
         sigset_t signals;
         sigemptyset(&signals);
         sigaddset(&signals, SIGINT);
@@ -395,7 +404,10 @@ static ek_status launch_on(struct shm_job *job, const ek_launch_options *options
         sigaddset(&signals, SIGHUP);
         /* If another thread of the program does not block them, the system may give them to that one. */
         pthread_sigmask(SIG_BLOCK, &signals, &supervisor.old_mask);
+        /* Where the program ignores SIGCHLD, or waits for whatever child ends, how a rank ended would be lost. */
+        sigaction(SIGCHLD, &(struct sigaction){.sa_handler = SIG_DFL}, &supervisor.old_child_action);
         status = run_job(&supervisor, &signals);
+        sigaction(SIGCHLD, &supervisor.old_child_action, NULL);
         pthread_sigmask(SIG_SETMASK, &supervisor.old_mask, NULL);
     }
     free(supervisor.polled);

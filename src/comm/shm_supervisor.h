@@ -25,6 +25,7 @@ struct worker {
     uint64_t beats;   /* as last seen */
     unsigned idle;    /* ticks without a beat */
     bool timed_out;   /* has been killed (or fenced) for it */
+    bool killed;      /* on request */
     bool just_lost;   /* on_lost is still to be called */
     ek_loss loss;
     uint64_t lost_ns; /* when it was lost, or could not be started again */
@@ -41,11 +42,12 @@ struct supervisor {
     uint32_t live;          /* ranks in the job */
     uint32_t running;       /* these and those that have not joined */
     int event_fd, signal_fd, report_fds[2];
-    sigset_t old_mask;
-    uint64_t tick_ns, next_tick_ns; /* tick_ns 0: no timeout */
-    uint64_t respawn_ns;            /* 0: never */
-    bool any_lost, any_done;        /* ranks of the job, since launch */
-    bool over;                      /* the job ends now, with this: */
+    sigset_t old_mask;                 /* the program's, given back to it and to the ranks, */
+    struct sigaction old_child_action; /* and what it does on SIGCHLD */
+    uint64_t next_tick_ns;
+    uint64_t respawn_ns;     /* 0: never */
+    bool any_lost, any_done; /* ranks of the job, since launch */
+    bool over;               /* the job ends now, with this: */
     ek_status status;
     char error[EK_ERROR_BYTES];
 };

@@ -23,6 +23,7 @@ static _Noreturn void live_as_child(struct supervisor *supervisor, uint32_t rank
     char name[16]; /* as ps and top show it */
     snprintf(name, sizeof name, "ek rank %u", rank);
     prctl(PR_SET_NAME, name);
+    sigaction(SIGCHLD, &supervisor->old_child_action, NULL);
     pthread_sigmask(SIG_SETMASK, &supervisor->old_mask, NULL);
     supervisor->event_fd = supervisor->report_fds[1] = -1; /* kept */
     shm_supervisor_close(supervisor);

@@ -131,6 +131,37 @@ static void test_signals(void **state)
     }
 }
 
+/* The program's own view of SIGCHLD holds in its ranks and after the job, and does not hide how a rank ended. */
+static ek_status die_ignoring_children(ek_engine *engine, void *user)
+{
+    (void)user;
+    struct sigaction action;
+    CHECK(sigaction(SIGCHLD, NULL, &action) == 0 && action.sa_handler == SIG_IGN);
+    return ek_inject(engine, EK_FAULT_KILL);
+}
+
+static ek_status keep_loss(void *user, const ek_loss *loss)
+{
+    *(ek_loss *)user = *loss;
+    return EK_OK;
+}
+
+static void test_ignored_children(void **state)
+{
+    (void)state;
+    if (UNDER_TSAN)
+        skip();
+    ek_loss loss = {.rank = 1};
+    ek_launch_options options = job_options(1, false, die_ignoring_children, &loss);
+    options.on_lost = keep_loss;
+    signal(SIGCHLD, SIG_IGN);
+    ek_status status = ek_launch(&options);
+    assert_ptr_equal(signal(SIGCHLD, SIG_DFL), SIG_IGN);
+    assert_int_equal(status, EK_PEER_LOST);
+    assert_int_equal(loss.cause, EK_LOSS_SIGNAL);
+    assert_int_equal(loss.code, SIGKILL);
+}
+
 static void test_launcher_killed(void **state)
 {
     (void)state;
@@ -419,6 +450,7 @@ int main(void)
         cmocka_unit_test(test_poll_fails),
         cmocka_unit_test(test_link),
         cmocka_unit_test(test_signals),
+        cmocka_unit_test(test_ignored_children),
         cmocka_unit_test(test_launcher_killed),
         cmocka_unit_test(test_stopped_job),
     };

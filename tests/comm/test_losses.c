@@ -155,6 +155,92 @@ static void test_hang(void **state)
     }
 }
 
+static ek_status hang(ek_engine *engine, void *user)
+{
+    (void)user;
+    return ek_inject(engine, EK_FAULT_HANG);
+}
+
+/* A timeout too short to be kept is still one. */
+static void test_tiny_timeout(void **state)
+{
+    (void)state;
+    FOR_EACH_MODE(threads)
+    {
+        struct log log = {0};
+        ek_launch_options options = job_options(1, threads, hang, &log);
+        options.on_lost = on_lost;
+        options.timeout_seconds = 1e-9;
+        assert_int_equal(ek_launch(&options), EK_PEER_LOST);
+        assert_int_equal(log.lost_count, 1);
+        assert_int_equal(log.lost[0].cause, EK_LOSS_TIMEOUT);
+    }
+}
+
+struct killing {
+    struct log log;
+    ek_launcher *launcher;
+    bool refused;
+};
+
+static ek_status keep_launcher(void *user, ek_launcher *launcher)
+{
+    struct killing *killing = user;
+    killing->launcher = launcher;
+    killing->refused = ek_launcher_kill(launcher, 1) == EK_INVALID; /* it is not there yet */
+    return EK_OK;
+}
+
+static ek_status kill_reporter(void *user, uint32_t rank, const void *record, size_t bytes)
+{
+    (void)record, (void)bytes;
+    struct killing *killing = user;
+    killing->refused &= ek_launcher_kill(killing->launcher, 3) == EK_INVALID; /* there is no such rank */
+    return ek_launcher_kill(killing->launcher, rank);
+}
+
+static ek_status refuse_to_kill_again(void *user, const ek_loss *loss)
+{
+    struct killing *killing = user;
+    killing->refused &= ek_launcher_kill(killing->launcher, loss->rank) == EK_INVALID;
+    return on_lost(&killing->log, loss);
+}
+
+/* Rank 1 is healthy, and killed by the launching side. */
+static ek_status report_and_go_on(ek_engine *engine, void *user)
+{
+    (void)user;
+    double none;
+    ek_agreement agreement;
+    if (ek_engine_rank(engine) == 1) {
+        EK_TRY(ek_report(engine, "", 1));
+        return ek_agree(engine, EK_AGREE_BEGIN, true, &agreement);
+    }
+    CHECK_STATUS(ek_vote(engine, 1, NULL, &none, 0), EK_PEER_LOST);
+    EK_TRY(ek_agree(engine, EK_AGREE_BEGIN, true, &agreement));
+    CHECK(count_absent(engine, &agreement) == 1 && !agreement.live[1]);
+    return EK_OK;
+}
+
+static void test_kill(void **state)
+{
+    (void)state;
+    FOR_EACH_MODE(threads)
+    {
+        struct killing killing = {.refused = false};
+        ek_launch_options options = job_options(3, threads, report_and_go_on, &killing);
+        options.on_start = keep_launcher;
+        options.on_report = kill_reporter;
+        options.on_lost = refuse_to_kill_again;
+        assert_ok(ek_launch(&options));
+        assert_true(killing.refused);
+        assert_int_equal(killing.log.lost_count, 1);
+        assert_int_equal(killing.log.lost[0].rank, 1);
+        assert_int_equal(killing.log.lost[0].cause, EK_LOSS_SIGNAL);
+        assert_int_equal(killing.log.lost[0].code, SIGKILL);
+    }
+}
+
 /* The compute thread of rank 1 stalls while its gradient lane waits for others: the lane must not beat for it. Rank 0
  * waits for its own gradient lane for longer than the timeout, and is alive. */
 static ek_status stall_one(ek_engine *engine, void *user)
@@ -305,7 +391,7 @@ static ek_status send_until_lost(ek_engine *engine, ek_group *group)
     const size_t sent[] = {SENT_BYTES, 0}, received[] = {0, 0};
     ek_status status = EK_OK;
     while (status == EK_OK)
-        status = ek_all_to_all(group, data, sent, NULL, received, NULL);
+        status = ek_all_to_all(group, data, sent, data, received, NULL);
     memset(data, 2, SENT_BYTES);
     return status;
 }
@@ -664,6 +750,8 @@ int main(void)
         cmocka_unit_test(test_rank_zero),
         cmocka_unit_test(test_hang_and_exit),
         cmocka_unit_test(test_hang),
+        cmocka_unit_test(test_tiny_timeout),
+        cmocka_unit_test(test_kill),
         cmocka_unit_test(test_stall),
         cmocka_unit_test(test_death_during_agreement),
         cmocka_unit_test(test_ends),
