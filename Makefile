@@ -16,7 +16,7 @@ test: build
 
 # The soak test of `test` with ten times as many failures.
 chaos: build
-	EK_SOAK_FAILURES=2000 ctest --test-dir $(BUILD) --output-on-failure -V -R '^soak$$' --timeout 3600
+	EK_SOAK_FAILURES=2000 ctest --test-dir $(BUILD) --output-on-failure -V -R '^soak$$'
 
 bench: build
 	bench/run

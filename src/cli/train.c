@@ -334,13 +334,13 @@ int ek_command_train(int argc, char **argv)
 {
     command_line given = {0};
     int exit_status = EK_EXIT_FAILED;
-    /* no more overrides and faults than there are words on the command line */
+    /* no more of each than there are words on the command line */
     given.overrides = calloc((size_t)argc, sizeof *given.overrides);
     given.faults = calloc((size_t)argc, sizeof *given.faults);
     given.rejoins = calloc((size_t)argc, sizeof *given.rejoins);
     given.flips = calloc((size_t)argc, sizeof *given.flips);
     given.slows = calloc((size_t)argc, sizeof *given.slows);
-    if (given.overrides && given.faults) {
+    if (given.overrides && given.faults && given.rejoins && given.flips && given.slows) {
         exit_status = parse_and_train(argc, argv, &given);
     } else {
         ek_fail(EK_NO_MEMORY, "no memory for the command line");

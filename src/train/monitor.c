@@ -101,7 +101,7 @@ static const char *describe_place(const ek_monitor *monitor, uint32_t rank, char
     return text;
 }
 
-/* An event about a rank: its place stands in it as "replica" and "slot", or as "spare". */
+/* An event about a rank, or EK_NONE: its place stands in it as "replica" and "slot", or as "spare". */
 static json_t *make_rank_event(const ek_monitor *monitor, const char *event, uint64_t step, uint32_t rank)
 {
     uint32_t tp = monitor->run->config->parallel.tp, roles = tp * monitor->run->config->parallel.dp;
@@ -109,7 +109,7 @@ static json_t *make_rank_event(const ek_monitor *monitor, const char *event, uin
     if (rank < roles) {
         json_object_set_new(line, "replica", json_integer(rank / tp));
         json_object_set_new(line, "slot", json_integer(rank % tp));
-    } else {
+    } else if (rank != EK_NONE) {
         json_object_set_new(line, "spare", json_integer(rank - roles));
     }
     return line;

@@ -98,7 +98,7 @@ static int ascending(const void *a, const void *b)
 /* Median of a replica's busy times over the steps from `first` on. */
 static double median_busy(const training_result *result, uint32_t replica, size_t first)
 {
-    double seconds[TRAINING_STEPS_MOST];
+    double seconds[TRAINING_STEPS_MOST] = {0};
     size_t count = 0;
     for (size_t step = first; step <= result->steps; step++)
         seconds[count++] = result->replicas[step][replica].busy_seconds;

@@ -32,7 +32,7 @@ enum {
     EVERY = 5,    /* steps from one to the next */
     BACK_AFTER = 2,
     HANG_EVERY = 20,
-    REST = 60,  /* steps after the last one, for all to be back */
+    REST = 120, /* steps after the last one, for all to be back */
     RECENT = 4, /* failures before a rank is hit again: it takes some steps to come back */
     SETTLED = 50,
     GROWTH_MOST = 512 * 1024, /* bytes, from failure SETTLED on */

@@ -139,6 +139,7 @@ void run_training(const training_spec *training, training_result *result)
         slows++;
     ek_config *config;
     assert_ok(ek_config_read(&config, config_path, training->set, overrides));
+    config->engine.link_latency_seconds = training->link_latency_seconds;
 #ifdef EK_SANITIZE_THREAD
     config->engine.threads = true; /* ThreadSanitizer sees the threads of one process */
 #endif

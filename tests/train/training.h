@@ -16,6 +16,7 @@ typedef struct training_spec {
     ek_rejoin rejoins[TRAINING_LIST_MOST]; /* each of these ends with an empty one */
     ek_flip flips[TRAINING_LIST_MOST];
     ek_slow slows[TRAINING_LIST_MOST];
+    double link_latency_seconds; /* emulated */
 } training_spec;
 
 /* What the line of a step says of a replica. */
