@@ -215,7 +215,7 @@ static ek_status hear_devices(ek_monitor *monitor)
         json_object_set_new(event, "text", json_string(xid.text));
         EK_TRY(ek_metrics_write(&monitor->metrics, event));
         if (xid.meaning == EK_XID_LOST && rank != EK_NONE)
-            continue;
+            ek_launcher_kill(monitor->launcher, rank); /* refused: it is gone already */
     }
 }
 

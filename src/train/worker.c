@@ -317,7 +317,8 @@ static void describe_pace(ek_worker *worker, ek_step_record *record)
         return;
     record->busy_seconds = worker->busy[worker->rank] = reported_seconds(worker, record->busy_seconds);
     worker->has_busy = true;
-    record->watts = ek_pace_watts(worker->pace, worker->rank);
+    if (worker->config->power.backend != EK_POWER_NONE)
+        record->watts = ek_pace_watts(worker->pace, worker->rank);
     record->predicted_seconds = ek_pace_decision(worker->pace, worker->replica).predicted_seconds;
     record->straggles = ek_pace_straggles(worker->pace, worker->rank);
 }
