@@ -13,6 +13,11 @@ struct ek_phase_row {
     char replicas[SHOWN_BYTES];
 };
 
+static bool is_alike(const ek_phase_replica *a, const ek_phase_replica *b)
+{
+    return a->degree == b->degree && a->samples == b->samples && a->watts == b->watts;
+}
+
 /* "TP4 700 W 8 + TP3 910 W 7": equal replicas in a row are counted. */
 static void describe(const ek_phase_replica *replicas, uint32_t count, char text[SHOWN_BYTES])
 {
@@ -20,7 +25,7 @@ static void describe(const ek_phase_replica *replicas, uint32_t count, char text
     text[0] = '\0';
     for (uint32_t r = 0, next; r < count && length < SHOWN_BYTES; r = next) {
         const ek_phase_replica *replica = &replicas[r];
-        for (next = r + 1; next < count && memcmp(&replicas[next], replica, sizeof *replica) == 0; next++)
+        for (next = r + 1; next < count && is_alike(&replicas[next], replica); next++)
             ;
         char times[16] = "", watts[32] = "";
         if (next - r > 1)
