@@ -1,7 +1,9 @@
 /* Ranks that are wrong or slow: a flipped bit in a weight is found, and healed where most copies agree; a straggler is
  * reported, or where that is configured given up. */
 #include <string.h>
+#include <unistd.h>
 
+#include "power/power.h"
 #include "testing.h"
 #include "train/training.h"
 
@@ -61,13 +63,47 @@ static void test_straggler_is_given_up(void **state)
     assert_string_equal(result.degrees, "4 3");
 }
 
+/* Two devices report errors: 79, fallen off the bus, takes its rank along; 13 is the application's and does not. */
+static void test_device_errors(void **state)
+{
+    (void)state;
+    static const char path[] = "/tmp/evenkeel-test-health-devices";
+    training_result one_rank, result;
+    run_training(&(training_spec){.base = "small", .set = {"parallel.dp=1", "parallel.tp=1"}}, &one_rank);
+    ek_power *power;
+    unlink(path); /* of a test that was ended in the middle */
+    assert_ok(ek_power_create(&power, &(ek_power_options){.backend = "emulated",
+                                                          .path = path,
+                                                          .devices = 8,
+                                                          .least_watts = 70,
+                                                          .default_watts = 700,
+                                                          .greatest_watts = 7000}));
+    assert_ok(ek_power_inject(power, (ek_power_event){.device = 1, .xid = 13}));
+    assert_ok(ek_power_inject(power, (ek_power_event){.device = 6, .xid = 79}));
+    run_training(&(training_spec){.base = "small",
+                                  .set = {"power.backend=emulated", "power.path=/tmp/evenkeel-test-health-devices",
+                                          "power.state_file=/tmp/evenkeel-test-health-state"}},
+                 &result);
+    for (uint32_t device = 0; device < 8; device++) {
+        ek_power_limits limits;
+        assert_ok(ek_power_read(power, device, &limits));
+        assert_true(limits.watts == 700.0); /* restored */
+    }
+    ek_power_destroy(power);
+    unlink(path);
+    assert_int_not_equal(access("/tmp/evenkeel-test-health-state", F_OK), 0);
+    assert_same_curve(&one_rank, &result, 1e-5);
+    assert_int_equal(result.failures, 1);
+    assert_string_equal(result.degrees, "4 3");
+    assert_true(result.replicas[40][1].watts > 700.0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_two_copies_differ),
-        cmocka_unit_test(test_most_copies_agree),
-        cmocka_unit_test(test_straggler_is_reported),
-        cmocka_unit_test(test_straggler_is_given_up),
+        cmocka_unit_test(test_two_copies_differ),     cmocka_unit_test(test_most_copies_agree),
+        cmocka_unit_test(test_straggler_is_reported), cmocka_unit_test(test_straggler_is_given_up),
+        cmocka_unit_test(test_device_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
