@@ -135,7 +135,8 @@ static void add_failure(command_words *arguments, size_t step, uint32_t rank, ek
  * has all units. */
 static void draw_schedule(command_words *arguments)
 {
-    for (size_t step = FIRST; arguments->failures < failures_planned; step += EVERY) {
+    while (arguments->failures < failures_planned) {
+        size_t step = FIRST + EVERY * arguments->failures;
         ek_phase phase = (ek_phase)(ek_random_u64(SEED, 0, arguments->counter++) % EK_PHASES);
         uint32_t rank = draw_rank(arguments, REPLICAS);
         add_failure(arguments, step, rank, phase == EK_PHASE_RECOVERY ? EK_PHASE_BACKWARD : phase);
@@ -152,9 +153,9 @@ typedef struct soak_run {
     FILE *metrics;
     double *losses; /* [steps + 1] */
     size_t committed, failures, rejoined;
-    char status[16];
-    uint32_t degrees[REPLICAS]; /* of the last step */
-    long early[2], late[2];     /* most private bytes of supervisor and survivor: until failure SETTLED, and after */
+    char status[16], reason[512]; /* of the end */
+    uint32_t degrees[REPLICAS];   /* of the last step */
+    long early[2], late[2];       /* most private bytes of supervisor and survivor: until failure SETTLED, and after */
 } soak_run;
 
 static void start(soak_run *run, const char *metrics, bool broken)
@@ -164,8 +165,13 @@ static void start(soak_run *run, const char *metrics, bool broken)
     const char *const fixed[] = {"evenkeel", "train", "--config", "run.yaml", "--quiet", "--metrics", metrics};
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
         add_word(&arguments, "%s", fixed[i]);
-    if (broken)
+    if (broken) {
+        /* drawn out without work: who is not back when the rank it should die with does, dies in another recovery, with
+         * one of the other replica, and units may be lost */
+        add_word(&arguments, "--emulate-link");
+        add_word(&arguments, "100:200");
         draw_schedule(&arguments);
+    }
     fclose(fopen(metrics, "w"));
     run->metrics = fopen(metrics, "r");
     run->losses = calloc(steps + 1, sizeof *run->losses);
@@ -228,6 +234,8 @@ static void take_in(soak_run *run, json_t *line)
         run->rejoined++;
     } else if (strcmp(event, "end") == 0) {
         snprintf(run->status, sizeof run->status, "%s", json_string_value(json_object_get(line, "status")));
+        if (strcmp(run->status, "done") != 0)
+            snprintf(run->reason, sizeof run->reason, "%s", json_string_value(json_object_get(line, "reason")));
     }
 }
 
@@ -271,8 +279,9 @@ static void finish(soak_run *run)
     assert_int_equal(ended, run->supervisor);
     follow_metrics(run);
     fclose(run->metrics);
-    assert_int_equal(exit_status, 0);
-    assert_string_equal(run->status, "done");
+    if (exit_status != 0 || strcmp(run->status, "done") != 0)
+        fail_msg("wait status %d after %zu steps and %zu failures: %s", exit_status, run->committed, run->failures,
+                 run->reason);
     assert_int_equal(run->committed, steps);
     assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* no process is left */
     assert_int_equal(errno, ECHILD);
