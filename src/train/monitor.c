@@ -2,17 +2,14 @@
 
 #include <jansson.h>
 #include <math.h>
-#include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 #include "base/error.h"
 #include "power/xid.h"
 #include "train/clock.h"
+#include "train/display.h"
 #include "train/limits.h"
 #include "train/metrics.h"
 #include "train/pace.h"
@@ -33,9 +30,8 @@ typedef struct replica_step {
 struct ek_monitor {
     const ek_run *run;
     ek_metrics metrics;
-    bool quiet, terminal;
-    bool governed;  /* ranks keep in step by power and samples */
-    bool line_open; /* the terminal's progress line waits to be overwritten */
+    ek_display display;
+    bool governed; /* ranks keep in step by power and samples */
     ek_membership *membership;
     ek_launcher *launcher;
     ek_limits *limits;   /* NULL: power is not governed */
@@ -71,25 +67,6 @@ static const char *plural(uint64_t count, const char *one, const char *many)
 
 /* ---------------------------------------------------------------------------------------------- progress */
 
-/* "TP4+TP3"; replicas of the same degree in a row are counted: "6xTP4+TP3". */
-static void describe_replicas(const ek_membership *membership, char *text, size_t size)
-{
-    uint32_t replicas = ek_membership_job(membership)->replicas;
-    size_t length = 0;
-    text[0] = '\0';
-    for (uint32_t r = 0, next; r < replicas && length + 1 < size; r = next) {
-        uint32_t degree = ek_membership_degree(membership, r);
-        for (next = r; next < replicas && ek_membership_degree(membership, next) == degree; next++)
-            ;
-        char count[16] = "";
-        if (next - r > 2)
-            snprintf(count, sizeof count, "%ux", next - r);
-        for (uint32_t i = 0; i < (next - r > 2 ? 1 : next - r) && length + 1 < size; i++)
-            length += (size_t)snprintf(text + length, size - length, degree ? "%s%sTP%u" : "%s%sretired",
-                                       length ? "+" : "", count, degree);
-    }
-}
-
 /* "replica 1 slot 2", or "spare 0": where a rank's device is, whatever role it serves. */
 static const char *describe_place(const ek_monitor *monitor, uint32_t rank, char text[PLACE_BYTES])
 {
@@ -115,38 +92,6 @@ static json_t *make_rank_event(const ek_monitor *monitor, const char *event, uin
     return line;
 }
 
-/* Whether standard output takes text without making the launching thread wait: it has ranks to watch. */
-static bool can_show(const ek_monitor *monitor)
-{
-    struct pollfd output = {.fd = STDOUT_FILENO, .events = POLLOUT};
-    return !monitor->quiet && poll(&output, 1, 0) == 1 && output.revents & POLLOUT;
-}
-
-static void show_step(ek_monitor *monitor, const ek_step_record *step, double seconds)
-{
-    if (!can_show(monitor))
-        return;
-    uint64_t steps = monitor->run->config->train.steps;
-    double left = monitor->committed_seconds / (double)monitor->committed_steps * (double)(steps - step->step);
-    char replicas[128];
-    describe_replicas(monitor->membership, replicas, sizeof replicas);
-    printf("%sstep %*llu/%llu  loss %.6f  %8.0f tokens/s  %s  %.0f s left%s", monitor->terminal ? "\r\033[K" : "",
-           snprintf(NULL, 0, "%llu", (unsigned long long)steps), (unsigned long long)step->step,
-           (unsigned long long)steps, step->loss, (double)step->tokens / seconds, replicas, left,
-           monitor->terminal ? "" : "\n");
-    monitor->line_open = monitor->terminal;
-    fflush(stdout);
-}
-
-static void show_event(ek_monitor *monitor, const char *text)
-{
-    if (!can_show(monitor))
-        return;
-    printf("%s%s\n", monitor->line_open ? "\n" : "", text);
-    monitor->line_open = false;
-    fflush(stdout);
-}
-
 /* An event for the table and for who watches. */
 static void add_event(ek_monitor *monitor, uint64_t step, const char *text)
 {
@@ -154,7 +99,7 @@ static void add_event(ek_monitor *monitor, uint64_t step, const char *text)
     ek_table_add(&monitor->table,
                  (ek_table_row){.step = step, .seconds = ek_wall_seconds() - monitor->launched, .event = text});
     snprintf(line, sizeof line, "step %llu: %s", (unsigned long long)step, text);
-    show_event(monitor, line);
+    ek_display_event(&monitor->display, line);
 }
 
 /* Something about devices that the job goes on in spite of. */
@@ -269,7 +214,10 @@ static ek_status close_step(ek_monitor *monitor)
     monitor->committed_seconds += seconds;
     monitor->last_committed = step->committed;
     monitor->last_loss = step->loss;
-    show_step(monitor, step, seconds);
+    uint64_t steps = monitor->run->config->train.steps;
+    ek_display_step(&monitor->display, step, steps, seconds,
+                    monitor->committed_seconds / (double)monitor->committed_steps * (double)(steps - step->step),
+                    monitor->membership);
     EK_TRY(write_step(monitor, seconds));
     call_back(monitor);
     EK_TRY(hear_devices(monitor));
@@ -352,7 +300,7 @@ ek_status ek_monitor_lost(void *user, const ek_loss *loss)
                  (ek_table_row){.step = step, .seconds = now - monitor->launched, .event = text, .detail = phase});
     char line[384];
     snprintf(line, sizeof line, "step %llu: %s in %s", (unsigned long long)step, text, phase);
-    show_event(monitor, line);
+    ek_display_event(&monitor->display, line);
     if (ek_limits_reset(monitor->limits, loss->rank) != EK_OK)
         complain(monitor, ek_error());
     json_t *event = make_rank_event(monitor, "failure", step, loss->rank);
@@ -389,7 +337,7 @@ static ek_status write_recovered(ek_monitor *monitor, const ek_membership *befor
         snprintf(line, sizeof line, "step %llu: %s after %.1f ms, %.2f MB moved, %u %s redone",
                  (unsigned long long)step, text, 1e3 * seconds, 1e-6 * (double)monitor->replica_bytes[r],
                  recovery->redone_steps, plural(recovery->redone_steps, "step", "steps"));
-        show_event(monitor, line);
+        ek_display_event(&monitor->display, line);
         EK_TRY(ek_metrics_write(&monitor->metrics,
                                 json_pack("{s:s, s:I, s:i, s:i, s:f, s:I, s:i, s:f}", "event", "recovered", "step",
                                           (json_int_t)step, "replica", (int)r, "tp", (int)degree, "seconds", seconds,
@@ -412,7 +360,7 @@ static ek_status write_rejoined(ek_monitor *monitor, const ek_membership *before
         ek_table_add(&monitor->table, (ek_table_row){.step = step, .seconds = at, .event = text});
         char line[160];
         snprintf(line, sizeof line, "step %llu: %s", (unsigned long long)step, text);
-        show_event(monitor, line);
+        ek_display_event(&monitor->display, line);
         json_t *event = make_rank_event(monitor, "rejoined", step, rank);
         json_object_set_new(event, "at", json_real(at));
         EK_TRY(ek_metrics_write(&monitor->metrics, event));
@@ -518,17 +466,6 @@ bool ek_monitor_has_struck(const ek_monitor *monitor, size_t fault)
     return monitor->struck[fault]; /* set before the rank was started again */
 }
 
-static void show_job(const ek_monitor *monitor)
-{
-    const ek_config *config = monitor->run->config;
-    char replicas[128];
-    describe_replicas(monitor->membership, replicas, sizeof replicas);
-    printf("training %.1f M parameters on %s: %llu steps of %u samples, %llu tokens\n",
-           1e-6 * (double)ek_model_parameters(&config->model), replicas, (unsigned long long)config->train.steps,
-           config->batch.global, (unsigned long long)config->batch.global * config->model.sequence);
-    fflush(stdout);
-}
-
 ek_status ek_monitor_create(ek_monitor **out, const ek_run *run, ek_limits *limits, const char *complaint)
 {
     ek_monitor *monitor = calloc(1, sizeof *monitor);
@@ -536,8 +473,7 @@ ek_status ek_monitor_create(ek_monitor **out, const ek_run *run, ek_limits *limi
         return ek_fail(EK_NO_MEMORY, "out of memory for metrics");
     monitor->run = run;
     monitor->metrics.file = -1;
-    monitor->quiet = run->options->quiet;
-    monitor->terminal = isatty(STDOUT_FILENO);
+    monitor->display = ek_display_open(run->options->quiet);
     monitor->limits = limits;
     monitor->governed = ek_pace_wanted(run->config);
     uint32_t ranks = ek_membership_ranks(run->membership);
@@ -561,8 +497,7 @@ ek_status ek_monitor_create(ek_monitor **out, const ek_run *run, ek_limits *limi
         return status;
     }
     monitor->launched = ek_wall_seconds();
-    if (!monitor->quiet)
-        show_job(monitor);
+    ek_display_job(&monitor->display, run->config, monitor->membership);
     if (complaint[0])
         complain(monitor, complaint);
     *out = monitor;
@@ -632,8 +567,8 @@ ek_status ek_monitor_finish(ek_monitor *monitor, ek_status status)
         written = ek_metrics_write(&monitor->metrics, line);
     else
         json_decref(line);
-    if (!monitor->quiet) {
-        show_event(monitor, "");
+    if (!monitor->display.quiet) {
+        ek_display_event(&monitor->display, "");
         ek_table_print(&monitor->table, stdout);
         ek_phases_print(&monitor->phases, stdout);
         if (monitor->committed_steps)
