@@ -1,3 +1,4 @@
+/* Runs jobs with files in memory and reads their metrics back; medians and their intervals. */
 #include "jobs.h"
 #include "bench.h"
 

@@ -1,3 +1,4 @@
+/* Interleaved pairs of a uniform and a nonuniform job. */
 #include <stdio.h>
 
 #include "base/error.h"

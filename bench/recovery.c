@@ -1,3 +1,4 @@
+/* Kills a rank in backward, many times. */
 #include <stdio.h>
 
 #include "base/error.h"

@@ -1,3 +1,4 @@
+/* Brings a rank back, many times. */
 #include <stdio.h>
 
 #include "base/error.h"

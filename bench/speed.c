@@ -1,3 +1,4 @@
+/* Whole training steps against the rate of SGEMM. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,3 +1,5 @@
+/* Error texts, one per thread, and the words for statuses. Version and ek_free live here too: they have no other home.
+ */
 #include "base/error.h"
 
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* How one field of a settings table takes a YAML node: kinds of values, ranges, refusals. */
 #include "base/field.h"
 
 #include <ctype.h>

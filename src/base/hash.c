@@ -1,3 +1,4 @@
+/* Hashes by xxHash. */
 #include "base/hash.h"
 
 #define XXH_INLINE_ALL /* nothing to link */

@@ -1,3 +1,4 @@
+/* Philox, and what is made of its words: integers, uniform and normal numbers, permutations. */
 #include "base/rng.h"
 
 #include <math.h>

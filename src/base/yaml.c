@@ -1,3 +1,4 @@
+/* Reads a settings file and overrides with libyaml and hands each node to its field (field.c). */
 #include "base/yaml.h"
 
 #include <errno.h>

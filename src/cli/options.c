@@ -1,3 +1,4 @@
+/* argp, made to speak in one line. */
 #include "cli/options.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* First fit over one rank's part of the shared mapping; pages that are wholly free go back to the system. */
 #include "comm/heap.h"
 
 #include "base/error.h"

@@ -1,3 +1,4 @@
+/* Hashes of all copies, gathered on every rank, and the copies that differ from most put right. */
 #include "train/compare.h"
 
 #include <stdlib.h>

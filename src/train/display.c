@@ -1,3 +1,4 @@
+/* Progress and events on standard output. */
 #include "train/display.h"
 
 #include <poll.h>

@@ -1,3 +1,4 @@
+/* The devices of a run behind one backend of power, held by a guardian. */
 #include "train/limits.h"
 
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* Whole JSON lines into a file, or none. */
 #include "train/metrics.h"
 
 #include <errno.h>

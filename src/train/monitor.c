@@ -1,3 +1,5 @@
+/* Gathers the records of the ranks into steps and recoveries, and acts on what they tell: metrics, display, power,
+ * returns. */
 #include "train/monitor.h"
 
 #include <jansson.h>

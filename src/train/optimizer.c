@@ -1,3 +1,4 @@
+/* The schedule and the update. */
 #include "train/optimizer.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* The governor and the stragglers, fed with the busy times of all ranks. */
 #include "train/pace.h"
 
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* Stretches of steps with the same degrees, power and samples. */
 #include "train/phases.h"
 
 #include <math.h>

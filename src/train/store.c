@@ -1,3 +1,4 @@
+/* Where a rank's weights and moments lie, and how they are described to a recovery. */
 #include "train/store.h"
 
 #include <stdlib.h>

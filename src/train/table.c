@@ -1,3 +1,4 @@
+/* The closing table, bounded: a job of thousands of failures keeps its memory flat. */
 #include "train/table.h"
 
 #include <stdlib.h>

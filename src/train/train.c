@@ -1,3 +1,4 @@
+/* A run from its configuration to its end: data, membership, power, launch, closing lines. */
 #include "train/train.h"
 
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* Random histories of failures from a seed. */
 #include "histories.h"
 
 #include "base/rng.h"

@@ -1,3 +1,4 @@
+/* Just enough of the safetensors format to read the fixtures. */
 #include "safetensors.h"
 
 #include "testing.h"

@@ -1,3 +1,4 @@
+/* A rank's share of a whole model's tensors, for tests. */
 #include "share.h"
 
 #include "testing.h"

@@ -1,3 +1,4 @@
+/* A folder for a test, gone with it. */
 #include "scratch.h"
 
 #include <dirent.h>

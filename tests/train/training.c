@@ -1,3 +1,4 @@
+/* Runs a job through ek_train and reads what its metrics say. */
 #include "train/training.h"
 
 #include <dirent.h>
