@@ -1,5 +1,4 @@
-/* Error texts, one per thread, and the words for statuses. Version and ek_free live here too: they have no other home.
- */
+/* Error texts, one per thread, and the words for statuses; ek_version and ek_free, which have no other home. */
 #include "base/error.h"
 
 #include <stdarg.h>

@@ -43,15 +43,9 @@ int ek_command_bench(int argc, char **argv)
     static const struct argp argp = {options, parse_option, "",  "Measure this machine. All of it takes some minutes.",
                                      NULL,    NULL,         NULL};
     bool chosen[BENCHMARK_COUNT] = {false}, all = true;
-    switch (ek_options_parse(&argp, argc, argv, chosen)) {
-    case EK_PARSED_HELP:
-        return EK_EXIT_DONE;
-    case EK_PARSED_REFUSED:
-        ek_options_complain();
-        return EK_EXIT_REFUSED;
-    case EK_PARSED:
-        break;
-    }
+    int exit_status;
+    if (!ek_options_parse(&argp, argc, argv, chosen, &exit_status))
+        return exit_status;
     for (size_t i = 0; i < BENCHMARK_COUNT; i++)
         all = all && !chosen[i];
     for (size_t i = 0; i < BENCHMARK_COUNT; i++) {

@@ -65,7 +65,7 @@ static error_t parse_root(int key, char *argument, struct argp_state *state)
     }
 }
 
-ek_parsed ek_options_parse(const struct argp *argp, int argc, char **argv, void *input)
+bool ek_options_parse(const struct argp *argp, int argc, char **argv, void *input, int *exit_status)
 {
     static const struct argp_option own_options[] = {{"help", KEY_HELP, NULL, 0, "Print this help", -1}, {0}};
     const struct argp_child children[] = {{argp, 0, NULL, 0}, {0}};
@@ -73,13 +73,13 @@ ek_parsed ek_options_parse(const struct argp *argp, int argc, char **argv, void 
     parse_context context = {.options = argp->options, .input = input};
     snprintf(context.name, sizeof context.name, "evenkeel %s", argv[0]);
     error_t error = argp_parse(&root, argc, argv, ARGP_NO_ERRS | ARGP_NO_HELP | ARGP_NO_EXIT, NULL, &context);
-    if (context.help)
-        return EK_PARSED_HELP;
-    if (error == 0)
-        return EK_PARSED;
-    if (error != EK_OPTION_REFUSED) /* getopt's refusal, without a word */
-        explain(&context, context.refused);
-    return EK_PARSED_REFUSED;
+    *exit_status = context.help || error == 0 ? EK_EXIT_DONE : EK_EXIT_REFUSED;
+    if (*exit_status == EK_EXIT_REFUSED) {
+        if (error != EK_OPTION_REFUSED) /* getopt's refusal, without a word */
+            explain(&context, context.refused);
+        ek_options_complain();
+    }
+    return !context.help && error == 0;
 }
 
 void ek_options_complain(void)

@@ -187,14 +187,15 @@ int ek_command_power(int argc, char **argv)
         NULL};
     command_line given = {0};
     bool action = take_action(&argc, &argv, &given);
-    ek_parsed parsed = action || (argc > 1 && strcmp(argv[1], "--help") == 0)
-                           ? ek_options_parse(&argp, argc, argv, &given)
-                           : EK_PARSED_REFUSED;
-    if (parsed == EK_PARSED_HELP)
-        return EK_EXIT_DONE;
-    if (!action)
+    int exit_status;
+    if (!action && !(argc > 1 && strcmp(argv[1], "--help") == 0)) {
         ek_fail(EK_INVALID, "show or restore is needed, as in evenkeel power show; see evenkeel power --help");
-    ek_status status = parsed == EK_PARSED ? act(&given) : EK_INVALID;
+        ek_options_complain();
+        return EK_EXIT_REFUSED;
+    }
+    if (!ek_options_parse(&argp, argc, argv, &given, &exit_status))
+        return exit_status;
+    ek_status status = act(&given);
     if (status == EK_OK)
         return EK_EXIT_DONE;
     ek_options_complain();

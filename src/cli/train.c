@@ -314,15 +314,9 @@ static int parse_and_train(int argc, char **argv, command_line *given)
 {
     static const struct argp argp = {
         options, parse_option, "", "Train a model by a configuration, through the loss of devices.", NULL, NULL, NULL};
-    switch (ek_options_parse(&argp, argc, argv, given)) {
-    case EK_PARSED_HELP:
-        return EK_EXIT_DONE;
-    case EK_PARSED_REFUSED:
-        ek_options_complain();
-        return EK_EXIT_REFUSED;
-    case EK_PARSED:
-        break;
-    }
+    int exit_status;
+    if (!ek_options_parse(&argp, argc, argv, given, &exit_status))
+        return exit_status;
     ek_status status = train(given);
     if (status == EK_OK)
         return EK_EXIT_DONE;

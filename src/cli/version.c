@@ -8,15 +8,9 @@
 int ek_command_version(int argc, char **argv)
 {
     static const struct argp argp = {.args_doc = "", .doc = "Print the version and the engines."};
-    switch (ek_options_parse(&argp, argc, argv, NULL)) {
-    case EK_PARSED_HELP:
-        return EK_EXIT_DONE;
-    case EK_PARSED_REFUSED:
-        ek_options_complain();
-        return EK_EXIT_REFUSED;
-    case EK_PARSED:
-        break;
-    }
+    int exit_status;
+    if (!ek_options_parse(&argp, argc, argv, NULL, &exit_status))
+        return exit_status;
     printf("evenkeel %s\nengines:", ek_version());
     for (const char *const *engine = ek_config_engines(); *engine; engine++)
         printf(" %s", *engine);
