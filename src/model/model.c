@@ -3,14 +3,13 @@
 
 #include <assert.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "model/arena.h"
 #include "nn/nn.h"
 
 #define ALIGNMENT 64 /* bytes: a cache line, a vector register */
-#define HUGE_PAGE ((size_t)2 << 20)
 
 /* Deals out an arena piece by piece; with memory == NULL it only counts. */
 typedef struct cursor {
@@ -78,16 +77,11 @@ static size_t place(ek_model *model, float *memory)
     return arena.used > shared.used ? arena.used : shared.used;
 }
 
-/* Memory of this rank alone, in huge pages where the system has them: an arena of small pages costs more time to touch
- * for the first time than a step takes, and a recovery makes a new one. */
+/* Memory of this rank alone. */
 static ek_status allocate_private(float **memory, size_t bytes)
 {
-    size_t rounded = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
-    *memory = aligned_alloc(HUGE_PAGE, rounded);
-    if (!*memory)
-        return ek_fail(EK_NO_MEMORY, "no memory for %zu bytes of activations", bytes);
-    madvise(*memory, rounded, MADV_HUGEPAGE); /* refused: small pages then */
-    return EK_OK;
+    *memory = ek_large_alloc(bytes);
+    return *memory ? EK_OK : ek_fail(EK_NO_MEMORY, "no memory for %zu bytes of activations", bytes);
 }
 
 static ek_status allocate_arenas(ek_model *model)

@@ -2,8 +2,10 @@
 #include "train/store.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/error.h"
+#include "base/memory.h"
 
 static size_t share_elements(const ek_membership *membership, uint32_t rank, const ek_tensor *tensor)
 {
@@ -14,16 +16,15 @@ static size_t share_elements(const ek_membership *membership, uint32_t rank, con
     return units * tensor->unit_elements;
 }
 
-ek_status ek_store_create(ek_store *store, ek_engine *engine, const ek_membership *membership, const ek_tensor *tensors,
+ek_status ek_store_create(ek_store *store, uint32_t rank, const ek_membership *membership, const ek_tensor *tensors,
                           size_t tensor_count)
 {
-    uint32_t rank = ek_engine_rank(engine);
     ek_store made = {0};
     made.elements = calloc(tensor_count, sizeof *made.elements);
     float **places = calloc(EK_PLANES * tensor_count, sizeof(float *));
     made.planes[0] = places;
     if (!made.elements || !places) {
-        ek_store_destroy(&made, engine);
+        ek_store_destroy(&made);
         return ek_fail(EK_NO_MEMORY, "out of memory for the training state");
     }
     for (int plane = 1; plane < EK_PLANES; plane++)
@@ -32,13 +33,13 @@ ek_status ek_store_create(ek_store *store, ek_engine *engine, const ek_membershi
         size_t total = 0;
         for (size_t t = 0; t < tensor_count; t++)
             total += made.elements[t] = share_elements(membership, rank, &tensors[t]);
-        void *memory;
-        ek_status status = ek_engine_alloc(engine, EK_PLANES * total * sizeof(float), &memory);
-        if (status != EK_OK) {
-            ek_store_destroy(&made, engine);
-            return status;
+        made.memory = ek_large_alloc(EK_PLANES * total * sizeof(float));
+        if (!made.memory) {
+            ek_store_destroy(&made);
+            return ek_fail(EK_NO_MEMORY, "no memory for %zu weights and their moments", total);
         }
-        float *next = made.memory = memory;
+        memset(made.memory, 0, EK_PLANES * total * sizeof(float));
+        float *next = made.memory;
         for (size_t i = 0; i < EK_PLANES * tensor_count; next += made.elements[i % tensor_count], i++)
             places[i] = next;
     }
@@ -46,10 +47,9 @@ ek_status ek_store_create(ek_store *store, ek_engine *engine, const ek_membershi
     return EK_OK;
 }
 
-void ek_store_destroy(ek_store *store, ek_engine *engine)
+void ek_store_destroy(ek_store *store)
 {
-    if (store->memory)
-        ek_engine_free(engine, store->memory);
+    free(store->memory);
     free(store->planes[0]);
     free(store->elements);
     *store = (ek_store){0};

@@ -1,5 +1,6 @@
-/* A rank's share of the training state: weights and the two moments of AdamW of every tensor, unit-major, in engine
- * memory. */
+/* A rank's share of the training state: weights and the two moments of AdamW of every tensor, unit-major. It lies in
+ * memory of the rank alone: huge pages speed up every step and each new store, and the copy that a recovery makes of
+ * what others fetch costs less than they save. */
 #ifndef EK_TRAIN_STORE_H
 #define EK_TRAIN_STORE_H
 
@@ -14,9 +15,9 @@ typedef struct ek_store {
 } ek_store;
 
 /* Zeroed room for the units that `rank` holds under `membership`. */
-ek_status ek_store_create(ek_store *store, ek_engine *engine, const ek_membership *membership, const ek_tensor *tensors,
+ek_status ek_store_create(ek_store *store, uint32_t rank, const ek_membership *membership, const ek_tensor *tensors,
                           size_t tensor_count);
-void ek_store_destroy(ek_store *store, ek_engine *engine);
+void ek_store_destroy(ek_store *store);
 
 /* Initial weights, from the seed and each unit's number alone. Beats with `note`. */
 void ek_store_init(ek_store *store, ek_engine *engine, uint64_t note, const ek_membership *membership,

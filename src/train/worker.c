@@ -438,8 +438,7 @@ static ek_status move_state(ek_worker *worker, ek_recovery *recovery, ek_store *
     bool keeps = ek_recovery_keeps(recovery);
     if (!keeps) {
         drop_model(worker);
-        EK_TRY(
-            ek_store_create(next, worker->engine, ek_recovery_membership(recovery), run->tensors, run->tensor_count));
+        EK_TRY(ek_store_create(next, worker->rank, ek_recovery_membership(recovery), run->tensors, run->tensor_count));
     }
     ek_state *states = calloc(EK_PLANES * run->tensor_count, sizeof *states);
     if (!states)
@@ -462,11 +461,11 @@ static ek_status try_recovery(ek_worker *worker, ek_recovery_record *record)
     ek_membership *membership;
     status = ek_recovery_end(&recovery, status, &membership);
     if (status != EK_OK) {
-        ek_store_destroy(&next, worker->engine);
+        ek_store_destroy(&next);
         return status;
     }
     if (next.elements) {
-        ek_store_destroy(&worker->store, worker->engine);
+        ek_store_destroy(&worker->store);
         worker->store = next;
     }
     ek_membership_destroy(worker->membership);
@@ -518,7 +517,7 @@ static ek_status begin(ek_worker *worker)
         worker->joining = true;
         return recover(worker);
     }
-    EK_TRY(ek_store_create(&worker->store, worker->engine, worker->membership, run->tensors, run->tensor_count));
+    EK_TRY(ek_store_create(&worker->store, worker->rank, worker->membership, run->tensors, run->tensor_count));
     ek_store_init(&worker->store, worker->engine, ek_note(current_step(worker), EK_PHASE_FORWARD), worker->membership,
                   &config->model, config->train.seed, run->tensors, run->tensor_count);
     return attach(worker);
@@ -528,7 +527,7 @@ static void end(ek_worker *worker)
 {
     detach(worker);
     drop_model(worker);
-    ek_store_destroy(&worker->store, worker->engine);
+    ek_store_destroy(&worker->store);
     ek_pace_destroy(worker->pace);
     ek_membership_destroy(worker->membership);
     free(worker->busy);

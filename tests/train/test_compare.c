@@ -55,7 +55,7 @@ static ek_status compare(ek_engine *engine, void *user)
         ranks[i] = i;
     ek_store store;
     ek_group *group;
-    EK_TRY(ek_store_create(&store, engine, flip->membership, tensors, 2));
+    EK_TRY(ek_store_create(&store, rank, flip->membership, tensors, 2));
     EK_TRY(ek_group_create(&group, engine, EK_LANE_COMPUTE, 0, ranks, count));
     fill(&store, flip->membership, rank);
     if (rank == STRAY && flip->plane >= 0) {
@@ -75,7 +75,7 @@ static ek_status compare(ek_engine *engine, void *user)
         status = ek_fail(EK_INVALID, "%zu copies are odd", odd_count);
     ek_free(odd);
     ek_group_destroy(group);
-    ek_store_destroy(&store, engine);
+    ek_store_destroy(&store);
     return status;
 }
 
