@@ -55,6 +55,17 @@ struct ek_perf {
     perf_costs *costs;  /* [2][tp]: whole units, then free; by degree - 1 */
 };
 
+/* Columns of a head, and query heads of a unit of attention: both divide evenly. */
+static inline double perf_head_size(const ek_perf_model *model)
+{
+    return (double)model->hidden / model->heads;
+}
+
+static inline double perf_unit_heads(const ek_perf_model *model)
+{
+    return (double)model->heads / model->kv_heads;
+}
+
 static inline const perf_costs *perf_costs_at(const ek_perf *perf, bool free_units, uint32_t degree)
 {
     return &perf->costs[(free_units ? perf->parallel.tp : 0) + degree - 1];
