@@ -1,0 +1,88 @@
+/* The kinds of studies, and what they share: tables and the page. */
+#include "sim/study.h"
+
+#include <stdio.h>
+
+#include "base/error.h"
+
+/* In the order of ek_study_kind. */
+const char *const ek_study_names[EK_STUDY_KINDS + 1] = {"throughput", "availability", "goodput",    "spares", "blast",
+                                                        "domains",    "degrees",      "validation", NULL};
+
+static const struct {
+    ek_study_function *run;
+    const char *title;
+} kinds[EK_STUDY_KINDS] = {
+    {ek_study_throughput, "Throughput against the failed fraction"},
+    {ek_study_availability, "Availability of tensor-parallel groups"},
+    {ek_study_goodput, "Goodput over time"},
+    {ek_study_spares, "Spare domains at a fixed global batch"},
+    {ek_study_blast, "Blast radius of a failure"},
+    {ek_study_domains, "Size of scale-up domains"},
+    {ek_study_degrees, "Reduced degrees: samples and power"},
+    {ek_study_validation, "The performance model beside measured times"},
+};
+
+const char *ek_study_name(ek_study_kind kind)
+{
+    return ek_study_names[kind];
+}
+
+ek_status ek_study_run(ek_study *study)
+{
+    study->tables = json_object();
+    study->facts = json_array();
+    study->sections = json_array();
+    if (!study->tables || !study->facts || !study->sections)
+        return ek_fail(EK_NO_MEMORY, "no memory for the tables of a study");
+    ek_status status = kinds[study->scenario->study.kind].run(study);
+    if (status == EK_OK)
+        ek_study_progress(study, 1);
+    return status;
+}
+
+void ek_study_release(ek_study *study)
+{
+    json_decref(study->tables);
+    json_decref(study->facts);
+    json_decref(study->sections);
+    study->tables = study->facts = study->sections = NULL;
+}
+
+json_t *ek_study_page(const ek_study *study)
+{
+    return json_pack("{s:s, s:s, s:O, s:O}", "title", kinds[study->scenario->study.kind].title, "subtitle",
+                     study->scenario->path, "facts", study->facts, "sections", study->sections);
+}
+
+json_t *ek_study_table(ek_study *study, const char *name, const char *const *columns, size_t column_count)
+{
+    json_t *table = json_pack("{s:[], s:[]}", "columns", "rows");
+    for (size_t i = 0; i < column_count; i++)
+        if (json_array_append_new(json_object_get(table, "columns"), json_string(columns[i])) != 0)
+            goto no_memory;
+    if (json_object_set_new(study->tables, name, table) == 0)
+        return table;
+    table = NULL; /* set_new has released it */
+no_memory:
+    json_decref(table);
+    return NULL;
+}
+
+ek_status ek_study_add(json_t *array, json_t *item)
+{
+    if (json_array_append_new(array, item) != 0)
+        return ek_fail(EK_NO_MEMORY, "no memory for the results of a study");
+    return EK_OK;
+}
+
+json_t *ek_study_rows(json_t *table)
+{
+    return json_object_get(table, "rows");
+}
+
+void ek_study_progress(const ek_study *study, double done)
+{
+    if (study->progress)
+        study->progress(study->progress_context, done);
+}
