@@ -1,0 +1,272 @@
+/* Step times of a job, tabulated. */
+#include "sim/steps.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+
+#define WATTS_ERROR 1e-4 /* of the least power, relative */
+
+const char *const ek_policy_names[EK_POLICIES] = {"dp-drop", "reroute", "ntp", "ntp-pw"};
+
+double ek_steps_limit_watts(const ek_scenario *scenario, uint32_t level)
+{
+    uint32_t degree = scenario->parallel.tp - level;
+    return fmin(scenario->power.cap_watts, scenario->power.domain_watts / degree);
+}
+
+double ek_steps_speed(const ek_scenario *scenario, double watts)
+{
+    return ek_curve_speed(&scenario->power.curve, watts / scenario->hardware.tdp_watts);
+}
+
+/* ----------------------------------------------------------------------------------------------- one replica */
+
+/* What the step of a replica is asked for with: its stages are all alike. */
+typedef struct asker {
+    const ek_scenario *scenario;
+    const ek_perf *perf;
+    uint32_t *degrees; /* [pp] */
+    double *speeds;
+} asker;
+
+static ek_status step_seconds(const asker *asker, uint32_t level, double watts, uint32_t samples, double reshard_bytes,
+                              double *seconds)
+{
+    const ek_scenario *scenario = asker->scenario;
+    for (uint32_t stage = 0; stage < scenario->parallel.pp; stage++) {
+        asker->degrees[stage] = scenario->parallel.tp - level;
+        asker->speeds[stage] = ek_steps_speed(scenario, watts);
+    }
+    ek_perf_time time;
+    EK_TRY(ek_perf_step(asker->perf,
+                        &(ek_perf_replica){.degrees = asker->degrees,
+                                           .speeds = asker->speeds,
+                                           .samples = samples,
+                                           .free_units = !scenario->policies.whole_units,
+                                           .reshard_bytes = reshard_bytes},
+                        &time));
+    *seconds = time.total;
+    return EK_OK;
+}
+
+/* The most samples, up to `most`, that a replica is done with in `pace_seconds`. */
+static ek_status fitting_samples(const asker *asker, uint32_t level, double watts, double pace_seconds, uint32_t most,
+                                 uint32_t *samples)
+{
+    for (*samples = most; *samples > 0; --*samples) {
+        double seconds;
+        EK_TRY(step_seconds(asker, level, watts, *samples, 0, &seconds));
+        if (seconds <= pace_seconds)
+            break;
+    }
+    return EK_OK;
+}
+
+/* The least power at which the level's boosted samples are done in time. */
+static ek_status least_watts(const asker *asker, uint32_t level, double pace_seconds, ek_level_step *step)
+{
+    double low = asker->scenario->hardware.tdp_watts, high = ek_steps_limit_watts(asker->scenario, level);
+    step->watts = low;
+    if (step->boosted_samples == step->samples)
+        return EK_OK;
+    while (high - low > WATTS_ERROR * low) {
+        double middle = (low + high) / 2, seconds;
+        EK_TRY(step_seconds(asker, level, middle, step->boosted_samples, 0, &seconds));
+        *(seconds <= pace_seconds ? &high : &low) = middle;
+    }
+    step->watts = high;
+    return EK_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------- resharding */
+
+/* The most bytes that one device of a whole replica sends or receives when a group's gradients are resharded from
+ * level 0 to `level` and back, for one tensor set of the group. Which roles are dropped does not matter to it. */
+static ek_status group_reshard_units(const ek_unit_group *group, uint32_t base_degree, uint32_t level, uint32_t ties,
+                                     uint32_t *most)
+{
+    ek_chain *chain = NULL;
+    ek_transfer *transfers = NULL;
+    size_t count = 0;
+    uint32_t *dropped = calloc(base_degree, sizeof *dropped), *moved = calloc(base_degree, sizeof *moved);
+    ek_status status = dropped && moved ? EK_OK : ek_fail(EK_NO_MEMORY, "no memory for a chain of %u", base_degree);
+    for (uint32_t i = 0; status == EK_OK && i < level; i++)
+        dropped[i] = base_degree - 1 - i;
+    if (status == EK_OK)
+        status = ek_chain_create(&chain, group->units, base_degree, dropped, level, ties);
+    if (status == EK_OK)
+        status = ek_chain_transfers(chain, 0, level, &transfers, &count);
+    *most = 0;
+    for (size_t i = 0; status == EK_OK && i < count; i++) {
+        uint32_t ends[2] = {transfers[i].extra, transfers[i].core};
+        for (int end = 0; end < 2; end++) {
+            moved[ends[end]] += transfers[i].count;
+            *most = moved[ends[end]] > *most ? moved[ends[end]] : *most;
+        }
+    }
+    ek_free(transfers);
+    ek_chain_destroy(chain);
+    free(dropped);
+    free(moved);
+    return status;
+}
+
+/* Over the groups and layers of the stage that has most of it. A device may be the busiest in one group and not in
+ * another; taking it to be the same errs on the safe side. */
+static ek_status reshard_bytes(const ek_perf *perf, const ek_scenario *scenario, uint32_t level, double *bytes)
+{
+    ek_unit_group groups[EK_PERF_GROUPS_MOST];
+    uint32_t count = ek_perf_groups(perf, groups), units[EK_PERF_GROUPS_MOST];
+    for (uint32_t group = 0; group < count; group++)
+        EK_TRY(group_reshard_units(&groups[group], scenario->parallel.tp, level, group, &units[group]));
+    *bytes = 0;
+    for (uint32_t stage = 0; stage < scenario->parallel.pp; stage++) {
+        double of_stage = 0;
+        for (uint32_t group = 0; group < count; group++)
+            of_stage +=
+                (double)units[group] * (double)groups[group].unit_bytes * ek_perf_group_layers(perf, group, stage);
+        *bytes = fmax(*bytes, of_stage);
+    }
+    return EK_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------- the tables */
+
+/* The deepest level that the job may use: by parallel.min_tp and by the memory of a device. */
+static ek_status find_levels(ek_steps *steps, const ek_scenario *scenario, const ek_perf *perf)
+{
+    uint32_t least = scenario->parallel.min_tp ? scenario->parallel.min_tp : 1, degree = steps->base_degree + 1;
+    bool fits = true;
+    ek_perf_memory memory = {0};
+    while (fits && degree > least) {
+        degree--;
+        for (uint32_t stage = 0; fits && stage < steps->stages; stage++) {
+            ek_perf_rank_memory(perf, stage, degree, &memory);
+            fits = memory.total <= scenario->hardware.memory_bytes;
+        }
+    }
+    if (!fits)
+        degree++;
+    if (degree > steps->base_degree)
+        return ek_fail(EK_INVALID,
+                       "device.memory_bytes: found %.4g; a rank of this job needs %.4g, so it takes a larger "
+                       "parallel.tp or parallel.pp, or more recomputation",
+                       scenario->hardware.memory_bytes, memory.total);
+    steps->levels = steps->base_degree - degree;
+    return EK_OK;
+}
+
+static ek_status fill_levels(ek_steps *steps, const asker *asker)
+{
+    double whole_seconds, tdp_watts = asker->scenario->hardware.tdp_watts;
+    EK_TRY(step_seconds(asker, 0, tdp_watts, steps->samples, 0, &whole_seconds));
+    for (uint32_t level = 0; level <= steps->levels; level++) {
+        ek_level_step *step = &steps->level[level];
+        if (level > 0)
+            EK_TRY(reshard_bytes(asker->perf, asker->scenario, level, &step->reshard_bytes));
+        EK_TRY(step_seconds(asker, 0, tdp_watts, steps->samples, step->reshard_bytes, &step->step_seconds));
+        if (level > 0)
+            step->step_seconds = fmax(step->step_seconds, step[-1].step_seconds);
+        step->pace = whole_seconds / step->step_seconds;
+        EK_TRY(fitting_samples(asker, level, tdp_watts, whole_seconds, steps->samples, &step->samples));
+        step->boosted_samples = step->samples;
+        if (level > 0)
+            EK_TRY(fitting_samples(asker, level, ek_steps_limit_watts(asker->scenario, level), whole_seconds,
+                                   steps->samples, &step->boosted_samples));
+        EK_TRY(least_watts(asker, level, whole_seconds, step));
+    }
+    /* a replica that would do better with a device less leaves one idle */
+    for (uint32_t level = steps->levels; level > 1; level--) {
+        ek_level_step *step = &steps->level[level - 1];
+        if (step->samples < step[1].samples)
+            step->samples = step[1].samples;
+        if (step->boosted_samples < step[1].boosted_samples) {
+            step->boosted_samples = step[1].boosted_samples;
+            step->watts = step[1].watts;
+        }
+    }
+    return EK_OK;
+}
+
+static ek_status fill_rerouted(ek_steps *steps, const asker *asker)
+{
+    double seconds = 0, tdp_watts = asker->scenario->hardware.tdp_watts;
+    uint64_t batch = (uint64_t)steps->replicas * steps->samples;
+    for (uint32_t replicas = steps->replicas, samples = 0; replicas > 0; replicas--) {
+        uint32_t most = (uint32_t)((batch + replicas - 1) / replicas);
+        if (most != samples)
+            EK_TRY(step_seconds(asker, 0, tdp_watts, most, 0, &seconds));
+        samples = most;
+        steps->rerouted[replicas] = steps->level[0].step_seconds / seconds;
+    }
+    return EK_OK;
+}
+
+ek_status ek_steps_create(ek_steps **created, const ek_scenario *scenario)
+{
+    const ek_perf_parallel *parallel = &scenario->parallel;
+    ek_perf *perf = NULL;
+    EK_TRY(ek_perf_create(&perf, &scenario->model, parallel, &scenario->hardware));
+    ek_steps *steps = calloc(1, sizeof *steps);
+    asker asker = {scenario, perf, calloc(parallel->pp, sizeof *asker.degrees),
+                   calloc(parallel->pp, sizeof *asker.speeds)};
+    if (steps) {
+        steps->level = calloc(parallel->tp + 1, sizeof *steps->level);
+        steps->rerouted = calloc(parallel->dp + 1, sizeof *steps->rerouted);
+    }
+    ek_status status = EK_OK;
+    if (!steps || !steps->level || !steps->rerouted || !asker.degrees || !asker.speeds) {
+        status = ek_fail(EK_NO_MEMORY, "no memory for the step times of %u replicas", parallel->dp);
+    } else {
+        steps->replicas = parallel->dp;
+        steps->stages = parallel->pp;
+        steps->base_degree = parallel->tp;
+        steps->samples = parallel->global_batch / parallel->dp;
+        status = find_levels(steps, scenario, perf);
+    }
+    if (status == EK_OK)
+        status = fill_levels(steps, &asker);
+    if (status == EK_OK)
+        status = fill_rerouted(steps, &asker);
+    free(asker.degrees);
+    free(asker.speeds);
+    ek_perf_destroy(perf);
+    if (status != EK_OK)
+        ek_steps_destroy(steps);
+    else
+        *created = steps;
+    return status;
+}
+
+void ek_steps_destroy(ek_steps *steps)
+{
+    if (!steps)
+        return;
+    free(steps->level);
+    free(steps->rerouted);
+    free(steps);
+}
+
+double ek_steps_throughput(const ek_steps *steps, ek_policy policy, const uint32_t *replicas_at, uint32_t retired,
+                           uint32_t *deepest)
+{
+    uint32_t whole = steps->replicas - retired, deepest_found = 0;
+    for (uint32_t level = 1; level <= steps->levels; level++)
+        whole -= replicas_at[level];
+    double batch = (double)steps->replicas * steps->samples, samples = (double)whole * steps->samples;
+    double best = policy == EK_POLICY_REROUTE ? steps->rerouted[whole] : samples / batch;
+    bool reduces = policy == EK_POLICY_NTP || policy == EK_POLICY_NTP_PW;
+    for (uint32_t level = 1; reduces && level <= steps->levels; level++) {
+        const ek_level_step *step = &steps->level[level];
+        samples += (double)replicas_at[level] * (policy == EK_POLICY_NTP ? step->samples : step->boosted_samples);
+        if (replicas_at[level] && samples / batch * step->pace > best) {
+            best = samples / batch * step->pace;
+            deepest_found = level;
+        }
+    }
+    if (deepest)
+        *deepest = deepest_found;
+    return best;
+}
