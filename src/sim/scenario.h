@@ -9,6 +9,13 @@
 #include "perf/perf.h"
 #include "power/curve.h"
 
+/* A failure as it happened. */
+typedef struct ek_failure_event {
+    double hours, repair_hours;
+    uint32_t domain, slot, slots; /* slots that fail: one, or the domain's */
+    bool hardware;
+} ek_failure_event;
+
 typedef struct ek_failure_model {
     double per_gpu_hour;                              /* failures of a device in an hour, hardware and software */
     double hardware_fraction;                         /* the part of them that is hardware */
@@ -22,6 +29,9 @@ typedef struct ek_failure_model {
     double follow_hours;       /* so long afterwards in the mean */
     char *events;              /* a CSV of real events instead of all that; NULL: none */
 } ek_failure_model;
+
+/* Units as src/layout deals them, or shares that divide freely. */
+typedef enum ek_sim_units { EK_UNITS_FREE, EK_UNITS_WHOLE } ek_sim_units;
 
 typedef struct ek_sim_policies {
     bool whole_units;          /* units as src/layout deals them; otherwise shares divide freely */
@@ -69,6 +79,7 @@ typedef struct ek_study_settings {
     size_t size_count;
     uint32_t *clusters; /* devices of the clusters that a study goes through */
     size_t cluster_count;
+    uint32_t spares_most; /* domains */
 } ek_study_settings;
 
 typedef struct ek_scenario {
@@ -89,7 +100,15 @@ ek_status ek_scenario_read(ek_scenario **scenario, const char *path, const char 
                            size_t override_count);
 void ek_scenario_destroy(ek_scenario *scenario);
 
-/* Every key, for the documentation's test. */
-const ek_field *ek_scenario_fields(size_t *count);
+/* Every key. */
+#define EK_SCENARIO_FIELDS_MOST 128
+size_t ek_scenario_fields(ek_field fields[EK_SCENARIO_FIELDS_MOST]);
+
+/* Domains that the job needs with no failure. */
+uint32_t ek_scenario_needed_domains(const ek_scenario *scenario);
+
+/* Reads failures.events_path: a line "time_hours,domain,slot,kind,repair_hours", then one for each event; kind is
+ * hardware, software or domain (then slot is empty). EK_INVALID names file and line. */
+ek_status ek_scenario_read_events(ek_scenario *scenario);
 
 #endif

@@ -44,7 +44,7 @@ static ek_status step_seconds(const asker *asker, uint32_t level, double watts, 
                         &(ek_perf_replica){.degrees = asker->degrees,
                                            .speeds = asker->speeds,
                                            .samples = samples,
-                                           .free_units = !scenario->policies.whole_units,
+                                           .free_units = scenario->policies.units == EK_UNITS_FREE,
                                            .reshard_bytes = reshard_bytes},
                         &time));
     *seconds = time.total;
@@ -249,24 +249,35 @@ void ek_steps_destroy(ek_steps *steps)
     free(steps);
 }
 
-double ek_steps_throughput(const ek_steps *steps, ek_policy policy, const uint32_t *replicas_at, uint32_t retired,
-                           uint32_t *deepest)
+/* Replicas of ever deeper levels join the whole ones as long as that pays. */
+static double with_reduced(const ek_steps *steps, bool boosted, const uint32_t *replicas_at, uint32_t present,
+                           double whole_samples, uint32_t *deepest)
 {
-    uint32_t whole = steps->replicas - retired, deepest_found = 0;
-    for (uint32_t level = 1; level <= steps->levels; level++)
-        whole -= replicas_at[level];
-    double batch = (double)steps->replicas * steps->samples, samples = (double)whole * steps->samples;
-    double best = policy == EK_POLICY_REROUTE ? steps->rerouted[whole] : samples / batch;
-    bool reduces = policy == EK_POLICY_NTP || policy == EK_POLICY_NTP_PW;
-    for (uint32_t level = 1; reduces && level <= steps->levels; level++) {
+    double batch = (double)steps->replicas * steps->samples, samples = whole_samples, best = samples / batch;
+    *deepest = 0;
+    for (uint32_t level = 1; level <= present && level <= steps->levels; level++) {
         const ek_level_step *step = &steps->level[level];
-        samples += (double)replicas_at[level] * (policy == EK_POLICY_NTP ? step->samples : step->boosted_samples);
-        if (replicas_at[level] && samples / batch * step->pace > best) {
-            best = samples / batch * step->pace;
-            deepest_found = level;
+        samples += (double)replicas_at[level] * (boosted ? step->boosted_samples : step->samples);
+        double throughput = samples / batch * step->pace;
+        if (replicas_at[level] && throughput > best) {
+            best = throughput;
+            *deepest = level;
         }
     }
-    if (deepest)
-        *deepest = deepest_found;
     return best;
+}
+
+void ek_steps_throughput(const ek_steps *steps, const uint32_t *replicas_at, uint32_t present,
+                         double throughput[EK_POLICIES], uint32_t deepest[EK_POLICIES])
+{
+    uint32_t whole = steps->replicas, levels[EK_POLICIES] = {0};
+    for (uint32_t level = 1; level <= present; level++)
+        whole -= replicas_at[level];
+    double samples = (double)whole * steps->samples;
+    throughput[EK_POLICY_DROP] = samples / ((double)steps->replicas * steps->samples);
+    throughput[EK_POLICY_REROUTE] = steps->rerouted[whole];
+    throughput[EK_POLICY_NTP] = with_reduced(steps, false, replicas_at, present, samples, &levels[EK_POLICY_NTP]);
+    throughput[EK_POLICY_NTP_PW] = with_reduced(steps, true, replicas_at, present, samples, &levels[EK_POLICY_NTP_PW]);
+    for (int policy = 0; deepest && policy < EK_POLICIES; policy++)
+        deepest[policy] = levels[policy];
 }

@@ -43,11 +43,12 @@ typedef struct ek_steps {
 ek_status ek_steps_create(ek_steps **steps, const ek_scenario *scenario);
 void ek_steps_destroy(ek_steps *steps);
 
-/* Throughput of the job, 1 with no failure, from the number of its replicas at each level: replicas_at[1 … levels];
- * `retired` more do not compute, the others are whole. Under NTP the job also retires what costs it more (by
- * resharding) than it brings: *deepest, if not NULL, is the deepest level that computes. */
-double ek_steps_throughput(const ek_steps *steps, ek_policy policy, const uint32_t *replicas_at, uint32_t retired,
-                           uint32_t *deepest);
+/* Throughput of the job under each policy, 1 with no failure, from the number of its replicas at each level:
+ * replicas_at[1 … levels], and at [levels + 1] those that are retired; the others are whole. Entries beyond `present`
+ * are taken to be 0. Under NTP the job also retires what costs it more (by resharding) than it brings: deepest, if not
+ * NULL, gets the deepest level that computes. */
+void ek_steps_throughput(const ek_steps *steps, const uint32_t *replicas_at, uint32_t present,
+                         double throughput[EK_POLICIES], uint32_t deepest[EK_POLICIES]);
 
 /* The power limit of a device at a level, from the device's cap and the domain's budget, and the speed it gives. */
 double ek_steps_limit_watts(const ek_scenario *scenario, uint32_t level);
