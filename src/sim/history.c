@@ -14,7 +14,7 @@ typedef struct pending {
     uint32_t domain, slot, slots;
 } pending;
 
-typedef struct drawing {
+typedef struct history_drawing {
     const ek_scenario *scenario;
     ek_history *history;
     uint32_t domains, slots;
@@ -25,14 +25,14 @@ typedef struct drawing {
     pending *heap;
     size_t heap_count, heap_room;
     uint64_t pushed;
-} drawing;
+} history_drawing;
 
-static double draw(drawing *drawing)
+static double draw(history_drawing *drawing)
 {
     return ek_random_uniform(drawing->scenario->study.seed, drawing->number, drawing->draws++);
 }
 
-static double draw_gap(drawing *drawing, double mean_hours)
+static double draw_gap(history_drawing *drawing, double mean_hours)
 {
     return -log1p(-draw(drawing)) * mean_hours;
 }
@@ -44,7 +44,7 @@ static bool is_before(const pending *a, const pending *b)
     return a->hours < b->hours || (a->hours == b->hours && a->order < b->order);
 }
 
-static ek_status push(drawing *drawing, pending item)
+static ek_status push(history_drawing *drawing, pending item)
 {
     if (drawing->heap_count == drawing->heap_room) {
         size_t room = drawing->heap_room ? 2 * drawing->heap_room : 64;
@@ -62,7 +62,7 @@ static ek_status push(drawing *drawing, pending item)
     return EK_OK;
 }
 
-static pending pop(drawing *drawing)
+static pending pop(history_drawing *drawing)
 {
     pending first = drawing->heap[0], last = drawing->heap[--drawing->heap_count];
     size_t at = 0;
@@ -81,7 +81,7 @@ static pending pop(drawing *drawing)
 
 /* ---------------------------------------------------------------------------------------------------- changes */
 
-static ek_status add_change(drawing *drawing, double hours, uint32_t domain, bool failure)
+static ek_status add_change(history_drawing *drawing, double hours, uint32_t domain, bool failure)
 {
     ek_history *history = drawing->history;
     if (history->count == history->room) {
@@ -97,7 +97,7 @@ static ek_status add_change(drawing *drawing, double hours, uint32_t domain, boo
 }
 
 /* `slots` slots from `slot` on fail. Those that are down already stay so as long as they would have. */
-static ek_status fail_slots(drawing *drawing, double hours, uint32_t domain, uint32_t slot, uint32_t slots,
+static ek_status fail_slots(history_drawing *drawing, double hours, uint32_t domain, uint32_t slot, uint32_t slots,
                             double repair_hours)
 {
     double *down_until = drawing->down_until + (size_t)domain * drawing->slots;
@@ -115,7 +115,7 @@ static ek_status fail_slots(drawing *drawing, double hours, uint32_t domain, uin
     return push(drawing, (pending){hours + repair_hours, 0, true, domain, slot, slots});
 }
 
-static ek_status return_slots(drawing *drawing, const pending *item)
+static ek_status return_slots(history_drawing *drawing, const pending *item)
 {
     const double *down_until = drawing->down_until + (size_t)item->domain * drawing->slots;
     for (uint32_t i = item->slot; i < item->slot + item->slots; i++)
@@ -125,7 +125,7 @@ static ek_status return_slots(drawing *drawing, const pending *item)
 
 /* A device fails and takes its blast radius along. Failures are drawn at the rate of devices that have failed before;
  * `thinned`: where others fail less often than these. */
-static ek_status fail_device(drawing *drawing, double hours, uint32_t domain, bool is_hardware, bool thinned)
+static ek_status fail_device(history_drawing *drawing, double hours, uint32_t domain, bool is_hardware, bool thinned)
 {
     const ek_failure_model *failures = &drawing->scenario->failures;
     uint32_t slot = (uint32_t)(draw(drawing) * drawing->slots);
@@ -143,7 +143,7 @@ static ek_status fail_device(drawing *drawing, double hours, uint32_t domain, bo
 }
 
 /* What is pending up to `hours`. */
-static ek_status settle(drawing *drawing, double hours)
+static ek_status settle(history_drawing *drawing, double hours)
 {
     while (drawing->heap_count > 0 && drawing->heap[0].hours <= hours) {
         pending item = pop(drawing);
@@ -154,7 +154,7 @@ static ek_status settle(drawing *drawing, double hours)
 }
 
 /* Devices and whole domains fail independently: the next failure is of one of them, in proportion to their rates. */
-static ek_status draw_all(drawing *drawing)
+static ek_status draw_all(history_drawing *drawing)
 {
     const ek_failure_model *failures = &drawing->scenario->failures;
     double devices = (double)drawing->domains * drawing->slots;
@@ -178,7 +178,7 @@ static ek_status draw_all(drawing *drawing)
     }
 }
 
-static ek_status take_events(drawing *drawing)
+static ek_status take_events(history_drawing *drawing)
 {
     const ek_failure_model *failures = &drawing->scenario->failures;
     for (size_t i = 0; i < failures->event_count; i++) {
@@ -195,14 +195,14 @@ static ek_status take_events(drawing *drawing)
 ek_status ek_history_create(ek_history **created, const ek_scenario *scenario, uint32_t domains, uint64_t number)
 {
     uint32_t slots = scenario->hardware.domain_slots;
-    drawing drawing = {.scenario = scenario,
-                       .history = calloc(1, sizeof *drawing.history),
-                       .domains = domains,
-                       .slots = slots,
-                       .number = number,
-                       .horizon_hours = scenario->study.horizon_days * 24,
-                       .down_until = malloc((size_t)domains * slots * sizeof *drawing.down_until),
-                       .failed = calloc(domains, sizeof *drawing.failed)};
+    history_drawing drawing = {.scenario = scenario,
+                               .history = calloc(1, sizeof *drawing.history),
+                               .domains = domains,
+                               .slots = slots,
+                               .number = number,
+                               .horizon_hours = scenario->study.horizon_days * 24,
+                               .down_until = malloc((size_t)domains * slots * sizeof *drawing.down_until),
+                               .failed = calloc(domains, sizeof *drawing.failed)};
     ek_status status = EK_OK;
     if (drawing.history && drawing.down_until && drawing.failed) {
         for (size_t i = 0; i < (size_t)domains * slots; i++)

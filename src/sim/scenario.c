@@ -82,7 +82,8 @@ static const ek_field own_fields[] = {
          "a job that recovers in place is restarted so often to pack damaged domains, where that gains anything; 0: "
          "never"},
 
-    {"study.kind", .kind = EK_FIELD_CHOICE, PLACE(study.kind), .choices = ek_study_names, .help = "what is studied"},
+    {"study.kind", .kind = EK_FIELD_CHOICE, PLACE(study.kind), .choices = ek_study_names,
+     .help = "a job is restarted so often to pack damaged domains, where that gains anything; 0: never"},
     {"study.seed", WHOLE(study.seed, 0, UINT64_MAX), .otherwise = "1", .help = "of all that is random"},
     {"study.samples", WHOLE(study.samples, 100, 1000000000), .otherwise = "100000",
      .help = "sampled scenarios of each point"},

@@ -27,21 +27,23 @@ typedef struct ek_failure_model {
     double repeat_factor;      /* a device that has failed once fails so many times as often afterwards */
     double follow_probability; /* that another device of the domain fails after a hardware failure, */
     double follow_hours;       /* so long afterwards in the mean */
-    char *events;              /* a CSV of real events instead of all that; NULL: none */
+    char *events_path;         /* a CSV of real events instead of all that; NULL: none */
+    ek_failure_event *events;  /* what it holds, in order of time */
+    size_t event_count;
 } ek_failure_model;
 
 /* Units as src/layout deals them, or shares that divide freely. */
 typedef enum ek_sim_units { EK_UNITS_FREE, EK_UNITS_WHOLE } ek_sim_units;
 
 typedef struct ek_sim_policies {
-    bool whole_units;          /* units as src/layout deals them; otherwise shares divide freely */
+    ek_sim_units units;
     double detect_seconds;     /* until a failure is known */
     double recover_seconds;    /* recovery in place */
     double return_seconds;     /* of a repaired device */
     double restart_seconds;    /* from a checkpoint */
     double checkpoint_hours;   /* between two checkpoints, */
     double checkpoint_seconds; /* each of which stops the job for so long */
-    double repack_hours;       /* between planned restarts of a job that recovers in place; 0: none */
+    double repack_hours;       /* between planned restarts, where packing gains anything; 0: none */
 } ek_sim_policies;
 
 typedef struct ek_sim_power {

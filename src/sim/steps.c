@@ -6,7 +6,9 @@
 
 #include "base/error.h"
 
-#define WATTS_ERROR 1e-4 /* of the least power, relative */
+#define SPEED_ERROR 1e-6     /* of the least speed */
+#define SPEED_MOST 4.0       /* no device gets faster than that */
+#define GRADIENT_TO_WEIGHT 2 /* bytes: gradients are summed in 32 bits, unit_bytes are of weights in 16 */
 
 const char *const ek_policy_names[EK_POLICIES] = {"dp-drop", "reroute", "ntp", "ntp-pw"};
 
@@ -16,74 +18,91 @@ double ek_steps_limit_watts(const ek_scenario *scenario, uint32_t level)
     return fmin(scenario->power.cap_watts, scenario->power.domain_watts / degree);
 }
 
-double ek_steps_speed(const ek_scenario *scenario, double watts)
-{
-    return ek_curve_speed(&scenario->power.curve, watts / scenario->hardware.tdp_watts);
-}
-
 /* ----------------------------------------------------------------------------------------------- one replica */
 
 /* What the step of a replica is asked for with: its stages are all alike. */
-typedef struct asker {
+typedef struct step_asker {
     const ek_scenario *scenario;
     const ek_perf *perf;
     uint32_t *degrees; /* [pp] */
     double *speeds;
-} asker;
+} step_asker;
 
-static ek_status step_seconds(const asker *asker, uint32_t level, double watts, uint32_t samples, double reshard_bytes,
-                              double *seconds)
+static ek_status ask(const step_asker *asker, uint32_t level, double speed, uint32_t samples, double reshard_bytes,
+                     ek_perf_time *time)
 {
     const ek_scenario *scenario = asker->scenario;
     for (uint32_t stage = 0; stage < scenario->parallel.pp; stage++) {
         asker->degrees[stage] = scenario->parallel.tp - level;
-        asker->speeds[stage] = ek_steps_speed(scenario, watts);
+        asker->speeds[stage] = speed;
     }
-    ek_perf_time time;
-    EK_TRY(ek_perf_step(asker->perf,
+    return ek_perf_step(asker->perf,
                         &(ek_perf_replica){.degrees = asker->degrees,
                                            .speeds = asker->speeds,
                                            .samples = samples,
                                            .free_units = scenario->policies.units == EK_UNITS_FREE,
                                            .reshard_bytes = reshard_bytes},
-                        &time));
+                        time);
+}
+
+static ek_status step_seconds(const step_asker *asker, uint32_t level, double speed, uint32_t samples, double *seconds)
+{
+    ek_perf_time time;
+    EK_TRY(ask(asker, level, speed, samples, 0, &time));
     *seconds = time.total;
     return EK_OK;
 }
 
+/* The job's step when this is the level that gradients are reduced in: a healthy replica reshards, and takes part in
+ * reductions that are as long as the reduced replica's. */
+static ek_status synchronised_seconds(const step_asker *asker, uint32_t level, uint32_t samples, double reshard_bytes,
+                                      double *seconds)
+{
+    ek_perf_time whole, reduced;
+    EK_TRY(ask(asker, 0, 1, samples, reshard_bytes, &whole));
+    EK_TRY(ask(asker, level, 1, samples, 0, &reduced));
+    *seconds = whole.total + fmax(reduced.data - whole.data, 0);
+    return EK_OK;
+}
+
 /* The most samples, up to `most`, that a replica is done with in `pace_seconds`. */
-static ek_status fitting_samples(const asker *asker, uint32_t level, double watts, double pace_seconds, uint32_t most,
-                                 uint32_t *samples)
+static ek_status fitting_samples(const step_asker *asker, uint32_t level, double speed, double pace_seconds,
+                                 uint32_t most, uint32_t *samples)
 {
     for (*samples = most; *samples > 0; --*samples) {
         double seconds;
-        EK_TRY(step_seconds(asker, level, watts, *samples, 0, &seconds));
+        EK_TRY(step_seconds(asker, level, speed, *samples, &seconds));
         if (seconds <= pace_seconds)
             break;
     }
     return EK_OK;
 }
 
-/* The least power at which the level's boosted samples are done in time. */
-static ek_status least_watts(const asker *asker, uint32_t level, double pace_seconds, ek_level_step *step)
+/* The least speed, from 1 to `most`, at which the samples are done in time; INFINITY if there is none. */
+static ek_status least_speed(const step_asker *asker, uint32_t level, uint32_t samples, double pace_seconds,
+                             double most, double *speed)
 {
-    double low = asker->scenario->hardware.tdp_watts, high = ek_steps_limit_watts(asker->scenario, level);
-    step->watts = low;
-    if (step->boosted_samples == step->samples)
+    double low = 1, high = most, seconds;
+    EK_TRY(step_seconds(asker, level, low, samples, &seconds));
+    if (seconds <= pace_seconds)
+        high = low;
+    EK_TRY(step_seconds(asker, level, high, samples, &seconds));
+    *speed = INFINITY;
+    if (seconds > pace_seconds)
         return EK_OK;
-    while (high - low > WATTS_ERROR * low) {
-        double middle = (low + high) / 2, seconds;
-        EK_TRY(step_seconds(asker, level, middle, step->boosted_samples, 0, &seconds));
+    while (high - low > SPEED_ERROR) {
+        double middle = (low + high) / 2;
+        EK_TRY(step_seconds(asker, level, middle, samples, &seconds));
         *(seconds <= pace_seconds ? &high : &low) = middle;
     }
-    step->watts = high;
+    *speed = high;
     return EK_OK;
 }
 
 /* ------------------------------------------------------------------------------------------------- resharding */
 
-/* The most bytes that one device of a whole replica sends or receives when a group's gradients are resharded from
- * level 0 to `level` and back, for one tensor set of the group. Which roles are dropped does not matter to it. */
+/* The most units that one device of a whole replica sends or receives when the gradients of a group are resharded from
+ * level 0 to `level`, for one layer. */
 static ek_status group_reshard_units(const ek_unit_group *group, uint32_t base_degree, uint32_t level, uint32_t ties,
                                      uint32_t *most)
 {
@@ -113,8 +132,8 @@ static ek_status group_reshard_units(const ek_unit_group *group, uint32_t base_d
     return status;
 }
 
-/* Over the groups and layers of the stage that has most of it. A device may be the busiest in one group and not in
- * another; taking it to be the same errs on the safe side. */
+/* There and back, over the groups and layers of the stage that has most of it. A device may be the busiest in one group
+ * and not in another; taking it to be the same errs on the safe side. */
 static ek_status reshard_bytes(const ek_perf *perf, const ek_scenario *scenario, uint32_t level, double *bytes)
 {
     ek_unit_group groups[EK_PERF_GROUPS_MOST];
@@ -125,8 +144,8 @@ static ek_status reshard_bytes(const ek_perf *perf, const ek_scenario *scenario,
     for (uint32_t stage = 0; stage < scenario->parallel.pp; stage++) {
         double of_stage = 0;
         for (uint32_t group = 0; group < count; group++)
-            of_stage +=
-                (double)units[group] * (double)groups[group].unit_bytes * ek_perf_group_layers(perf, group, stage);
+            of_stage += 2.0 * GRADIENT_TO_WEIGHT * units[group] * (double)groups[group].unit_bytes *
+                        ek_perf_group_layers(perf, group, stage);
         *bytes = fmax(*bytes, of_stage);
     }
     return EK_OK;
@@ -158,24 +177,34 @@ static ek_status find_levels(ek_steps *steps, const ek_scenario *scenario, const
     return EK_OK;
 }
 
-static ek_status fill_levels(ek_steps *steps, const asker *asker)
+static ek_status fill_level(const ek_steps *steps, const step_asker *asker, uint32_t level, double pace_seconds,
+                            ek_level_step *step)
 {
-    double whole_seconds, tdp_watts = asker->scenario->hardware.tdp_watts;
-    EK_TRY(step_seconds(asker, 0, tdp_watts, steps->samples, 0, &whole_seconds));
+    const ek_scenario *scenario = asker->scenario;
+    const ek_curve *curve = &scenario->power.curve;
+    double tdp_watts = scenario->hardware.tdp_watts, speed;
+    double limit_watts = level ? ek_steps_limit_watts(scenario, level) : tdp_watts;
+    double top_speed = ek_curve_speed(curve, limit_watts / tdp_watts);
+    if (level > 0)
+        EK_TRY(reshard_bytes(asker->perf, scenario, level, &step->reshard_bytes));
+    EK_TRY(synchronised_seconds(asker, level, steps->samples, step->reshard_bytes, &step->step_seconds));
+    EK_TRY(fitting_samples(asker, level, 1, pace_seconds, steps->samples, &step->samples));
+    EK_TRY(fitting_samples(asker, level, top_speed, pace_seconds, steps->samples, &step->boosted_samples));
+    EK_TRY(least_speed(asker, level, step->boosted_samples, pace_seconds, top_speed, &speed));
+    step->watts = fmin(tdp_watts * ek_curve_power(curve, speed), limit_watts);
+    return least_speed(asker, level, steps->samples, pace_seconds, SPEED_MOST, &step->speed_needed);
+}
+
+static ek_status fill_levels(ek_steps *steps, const step_asker *asker)
+{
+    double whole_seconds;
+    EK_TRY(step_seconds(asker, 0, 1, steps->samples, &whole_seconds));
     for (uint32_t level = 0; level <= steps->levels; level++) {
         ek_level_step *step = &steps->level[level];
-        if (level > 0)
-            EK_TRY(reshard_bytes(asker->perf, asker->scenario, level, &step->reshard_bytes));
-        EK_TRY(step_seconds(asker, 0, tdp_watts, steps->samples, step->reshard_bytes, &step->step_seconds));
+        EK_TRY(fill_level(steps, asker, level, whole_seconds, step));
         if (level > 0)
             step->step_seconds = fmax(step->step_seconds, step[-1].step_seconds);
         step->pace = whole_seconds / step->step_seconds;
-        EK_TRY(fitting_samples(asker, level, tdp_watts, whole_seconds, steps->samples, &step->samples));
-        step->boosted_samples = step->samples;
-        if (level > 0)
-            EK_TRY(fitting_samples(asker, level, ek_steps_limit_watts(asker->scenario, level), whole_seconds,
-                                   steps->samples, &step->boosted_samples));
-        EK_TRY(least_watts(asker, level, whole_seconds, step));
     }
     /* a replica that would do better with a device less leaves one idle */
     for (uint32_t level = steps->levels; level > 1; level--) {
@@ -190,14 +219,14 @@ static ek_status fill_levels(ek_steps *steps, const asker *asker)
     return EK_OK;
 }
 
-static ek_status fill_rerouted(ek_steps *steps, const asker *asker)
+static ek_status fill_rerouted(ek_steps *steps, const step_asker *asker)
 {
-    double seconds = 0, tdp_watts = asker->scenario->hardware.tdp_watts;
+    double seconds = 0;
     uint64_t batch = (uint64_t)steps->replicas * steps->samples;
     for (uint32_t replicas = steps->replicas, samples = 0; replicas > 0; replicas--) {
         uint32_t most = (uint32_t)((batch + replicas - 1) / replicas);
         if (most != samples)
-            EK_TRY(step_seconds(asker, 0, tdp_watts, most, 0, &seconds));
+            EK_TRY(step_seconds(asker, 0, 1, most, &seconds));
         samples = most;
         steps->rerouted[replicas] = steps->level[0].step_seconds / seconds;
     }
@@ -210,8 +239,8 @@ ek_status ek_steps_create(ek_steps **created, const ek_scenario *scenario)
     ek_perf *perf = NULL;
     EK_TRY(ek_perf_create(&perf, &scenario->model, parallel, &scenario->hardware));
     ek_steps *steps = calloc(1, sizeof *steps);
-    asker asker = {scenario, perf, calloc(parallel->pp, sizeof *asker.degrees),
-                   calloc(parallel->pp, sizeof *asker.speeds)};
+    step_asker asker = {scenario, perf, calloc(parallel->pp, sizeof *asker.degrees),
+                        calloc(parallel->pp, sizeof *asker.speeds)};
     if (steps) {
         steps->level = calloc(parallel->tp + 1, sizeof *steps->level);
         steps->rerouted = calloc(parallel->dp + 1, sizeof *steps->rerouted);

@@ -27,6 +27,8 @@ typedef struct ek_level_step {
     double pace;              /* the step with no failure over this one: at most 1 */
     uint32_t samples;         /* of a replica at this level at the default power; never more than at the level above, */
     uint32_t boosted_samples; /* and with raised power; never fewer than `samples` */
+    double speed_needed;      /* for all samples, whatever the power; INFINITY: beyond SPEED_MOST in steps.c */
+    double speed_needed;      /* of its devices for all samples, whatever the power; INFINITY: out of reach */
     double watts;             /* of a device of a boosted stage at this level: the least for boosted_samples */
     double reshard_bytes;     /* the most that one device of a healthy replica sends or receives for this level */
 } ek_level_step;
@@ -50,8 +52,7 @@ void ek_steps_destroy(ek_steps *steps);
 void ek_steps_throughput(const ek_steps *steps, const uint32_t *replicas_at, uint32_t present,
                          double throughput[EK_POLICIES], uint32_t deepest[EK_POLICIES]);
 
-/* The power limit of a device at a level, from the device's cap and the domain's budget, and the speed it gives. */
+/* The power limit of a device at a level, from the device's cap and the domain's budget. */
 double ek_steps_limit_watts(const ek_scenario *scenario, uint32_t level);
-double ek_steps_speed(const ek_scenario *scenario, double watts);
 
 #endif

@@ -1,6 +1,7 @@
 /* The kinds of studies, and what they share: tables and the page. */
 #include "sim/study.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 
 #include "base/error.h"
@@ -85,4 +86,62 @@ void ek_study_progress(const ek_study *study, double done)
 {
     if (study->progress)
         study->progress(study->progress_context, done);
+}
+
+/* -------------------------------------------------------------------------------------------------------- the page */
+
+static ek_status no_memory(void)
+{
+    return ek_fail(EK_NO_MEMORY, "no memory for the page of a study");
+}
+
+ek_status ek_study_fact(ek_study *study, const char *name, const char *format, ...)
+{
+    char value[120];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(value, sizeof value, format, arguments);
+    va_end(arguments);
+    return ek_study_add(study->facts, json_pack("{s:s, s:s}", "name", name, "value", value));
+}
+
+ek_status ek_study_section(ek_study *study, const char *heading, const char *text, json_t **section)
+{
+    *section = json_pack("{s:s, s:[s], s:[]}", "heading", heading, "text", text, "charts");
+    return ek_study_add(study->sections, *section);
+}
+
+ek_status ek_study_chart(json_t *section, const char *kind, const char *x, const char *y, json_t **chart)
+{
+    *chart = json_pack("{s:s, s:{s:s, s:b}, s:{s:s, s:b}, s:[]}", "kind", kind, "x", "name", x, "log", 0, "y", "name",
+                       y, "log", 0, "series");
+    return ek_study_add(json_object_get(section, "charts"), *chart);
+}
+
+ek_status ek_study_series(json_t *chart, const char *name, json_t **series)
+{
+    *series = json_pack("{s:s, s:[]}", "name", name, "points");
+    return ek_study_add(json_object_get(chart, "series"), *series);
+}
+
+ek_status ek_study_point(json_t *series, double x, double y)
+{
+    return ek_study_add(json_object_get(series, "points"), json_pack("[f, f]", x, y));
+}
+
+ek_status ek_study_interval(json_t *series, double x, double y, double half_width)
+{
+    json_t *band = json_object_get(series, "band");
+    if (!band) {
+        band = json_array();
+        if (json_object_set_new(series, "band", band) != 0)
+            return no_memory();
+    }
+    EK_TRY(ek_study_point(series, x, y));
+    return ek_study_add(band, json_pack("[f, f, f]", x, y - half_width, y + half_width));
+}
+
+ek_status ek_study_show(json_t *section, json_t *table)
+{
+    return json_object_set(section, "table", table) == 0 ? EK_OK : no_memory();
 }

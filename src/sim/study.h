@@ -48,6 +48,18 @@ json_t *ek_study_rows(json_t *table);
 
 void ek_study_progress(const ek_study *study, double done);
 
+/* The page: a section with a paragraph, in it a chart with its series, in it points with the bands of their 95 %
+ * confidence intervals. Values are owned by what they are put into. */
+ek_status ek_study_fact(ek_study *study, const char *name, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+ek_status ek_study_section(ek_study *study, const char *heading, const char *text, json_t **section);
+ek_status ek_study_chart(json_t *section, const char *kind, const char *x, const char *y, json_t **chart);
+ek_status ek_study_series(json_t *chart, const char *name, json_t **series);
+ek_status ek_study_point(json_t *series, double x, double y);
+ek_status ek_study_interval(json_t *series, double x, double y, double half_width);
+/* Shows a table in a section, too. */
+ek_status ek_study_show(json_t *section, json_t *table);
+
 ek_study_function ek_study_throughput, ek_study_availability, ek_study_goodput, ek_study_spares, ek_study_blast,
     ek_study_domains, ek_study_degrees, ek_study_validation;
 

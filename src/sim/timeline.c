@@ -16,7 +16,7 @@ const ek_conduct ek_conducts[EK_CONDUCTS] = {
 
 #define SECONDS_PER_HOUR 3600.0
 
-typedef struct job {
+typedef struct timeline_job {
     const ek_scenario *scenario;
     const ek_sampler *tables;
     const ek_steps *steps;
@@ -33,9 +33,9 @@ typedef struct job {
     uint32_t *scratch;        /* [levels + 3] */
     uint32_t *replica_levels; /* [replicas] */
     bool *used;               /* [domains] by a replica that computes */
-} job;
+} timeline_job;
 
-static uint32_t cell_level(const job *job, uint32_t cell)
+static uint32_t cell_level(const timeline_job *job, uint32_t cell)
 {
     uint32_t cells = job->tables->cells;
     return job->tables->cell_levels[(size_t)job->failed[cell / cells] * cells + cell % cells];
@@ -44,7 +44,7 @@ static uint32_t cell_level(const job *job, uint32_t cell)
 /* ---------------------------------------------------------------------------------------------- the replicas */
 
 /* The worst cells become spare, the others serve replicas, deepest first. A counting sort. */
-static void pack(job *job)
+static void pack(timeline_job *job)
 {
     uint32_t cells = job->tables->domains * job->tables->cells, levels = job->steps->levels + 1, *start = job->scratch;
     uint32_t used = job->steps->replicas * job->steps->stages, spare = cells - used;
@@ -61,7 +61,7 @@ static void pack(job *job)
 
 /* Power of a TP group in use: under NTP all stages of a replica are at its level, under NTP-PW each is at its own,
  * boosted if it is damaged. */
-static double cell_watts(const job *job, uint32_t level, uint32_t replica_level, uint32_t *devices)
+static double cell_watts(const timeline_job *job, uint32_t level, uint32_t replica_level, uint32_t *devices)
 {
     double tdp_watts = job->scenario->hardware.tdp_watts;
     bool boosts = job->conduct->policy == EK_POLICY_NTP_PW && level > 0;
@@ -69,7 +69,7 @@ static double cell_watts(const job *job, uint32_t level, uint32_t replica_level,
     return *devices * (boosts ? job->steps->level[level].watts : tdp_watts);
 }
 
-static double live_devices(const job *job)
+static double live_devices(const timeline_job *job)
 {
     double live = (double)job->tables->domains * job->scenario->hardware.domain_slots;
     for (uint32_t domain = 0; domain < job->tables->domains; domain++)
@@ -78,7 +78,7 @@ static double live_devices(const job *job)
 }
 
 /* Which domains are in use, and what they take. */
-static void look_at_use(job *job, uint32_t deepest)
+static void look_at_use(timeline_job *job, uint32_t deepest)
 {
     const ek_steps *steps = job->steps;
     double idle = live_devices(job);
@@ -96,7 +96,7 @@ static void look_at_use(job *job, uint32_t deepest)
 }
 
 /* What the job's replicas come to, with what has failed. */
-static void evaluate(job *job)
+static void evaluate(timeline_job *job)
 {
     const ek_steps *steps = job->steps;
     uint32_t *replicas_at = job->scratch, retired = steps->levels + 1, deepest[EK_POLICIES];
@@ -117,13 +117,13 @@ static void evaluate(job *job)
 
 /* -------------------------------------------------------------------------------------------------- the time */
 
-static ek_status trace(const job *job, double hours, double throughput)
+static ek_status trace(const timeline_job *job, double hours, double throughput)
 {
     return job->trace ? job->trace->point(job->trace->context, hours, throughput) : EK_OK;
 }
 
 /* Time passes up to `hours`, without a change. */
-static ek_status pass(job *job, double hours)
+static ek_status pass(timeline_job *job, double hours)
 {
     double standing = fmin(fmax(job->resume - job->now, 0), hours - job->now), running = hours - job->now - standing;
     double checkpoint_hours = job->scenario->policies.checkpoint_hours;
@@ -143,13 +143,13 @@ static ek_status pass(job *job, double hours)
     return EK_OK;
 }
 
-static void redo(job *job, double training_hours)
+static void redo(timeline_job *job, double training_hours)
 {
     job->sums.done -= training_hours * job->throughput;
     job->sums.redone += training_hours * job->throughput;
 }
 
-static ek_status stand_still(job *job, double seconds)
+static ek_status stand_still(timeline_job *job, double seconds)
 {
     job->sums.stops++;
     job->resume = fmax(job->resume, job->now + seconds / SECONDS_PER_HOUR);
@@ -157,7 +157,7 @@ static ek_status stand_still(job *job, double seconds)
 }
 
 /* The job starts anew, packed. */
-static ek_status restart(job *job, double seconds)
+static ek_status restart(timeline_job *job, double seconds)
 {
     pack(job);
     evaluate(job);
@@ -166,7 +166,7 @@ static ek_status restart(job *job, double seconds)
 }
 
 /* A device in use has failed. */
-static ek_status lose(job *job)
+static ek_status lose(timeline_job *job)
 {
     const ek_sim_policies *policies = &job->scenario->policies;
     if (!job->conduct->in_place) {
@@ -180,7 +180,7 @@ static ek_status lose(job *job)
     return stand_still(job, policies->detect_seconds + policies->recover_seconds);
 }
 
-static ek_status take_change(job *job, const ek_change *change)
+static ek_status take_change(timeline_job *job, const ek_change *change)
 {
     job->failed[change->domain] = change->failed;
     if (change->failure && job->used[change->domain])
@@ -196,7 +196,7 @@ static ek_status take_change(job *job, const ek_change *change)
 }
 
 /* A planned restart after a checkpoint, if packing gains anything. */
-static ek_status repack(job *job)
+static ek_status repack(timeline_job *job)
 {
     const ek_sim_policies *policies = &job->scenario->policies;
     double before = job->throughput;
@@ -220,7 +220,7 @@ static ek_status repack(job *job)
 
 /* ------------------------------------------------------------------------------------------------- a history */
 
-static ek_status live_through(job *job, const ek_history *history)
+static ek_status live_through(timeline_job *job, const ek_history *history)
 {
     double horizon_hours = job->scenario->study.horizon_days * 24, every = job->scenario->policies.repack_hours;
     double next_repack = every > 0 ? every : INFINITY;
@@ -245,7 +245,7 @@ static ek_status live_through(job *job, const ek_history *history)
     }
 }
 
-static ek_goodput divide(const job *job)
+static ek_goodput divide(const timeline_job *job)
 {
     double hours = job->scenario->study.horizon_days * 24;
     double needed = (double)job->steps->replicas * job->steps->stages * job->steps->base_degree;
@@ -265,16 +265,16 @@ ek_status ek_timeline_run(const ek_scenario *scenario, const ek_sampler *tables,
                           const ek_conduct *conduct, const ek_trace *trace, ek_goodput *goodput)
 {
     const ek_steps *steps = tables->steps;
-    job job = {.scenario = scenario,
-               .tables = tables,
-               .steps = steps,
-               .conduct = conduct,
-               .trace = trace,
-               .failed = calloc(tables->domains, sizeof *job.failed),
-               .cell_at = calloc((size_t)tables->domains * tables->cells, sizeof *job.cell_at),
-               .scratch = calloc(steps->levels + 3, sizeof *job.scratch),
-               .replica_levels = calloc(steps->replicas, sizeof *job.replica_levels),
-               .used = calloc(tables->domains, sizeof *job.used)};
+    timeline_job job = {.scenario = scenario,
+                        .tables = tables,
+                        .steps = steps,
+                        .conduct = conduct,
+                        .trace = trace,
+                        .failed = calloc(tables->domains, sizeof *job.failed),
+                        .cell_at = calloc((size_t)tables->domains * tables->cells, sizeof *job.cell_at),
+                        .scratch = calloc(steps->levels + 3, sizeof *job.scratch),
+                        .replica_levels = calloc(steps->replicas, sizeof *job.replica_levels),
+                        .used = calloc(tables->domains, sizeof *job.used)};
     ek_status status = EK_OK;
     if (!job.failed || !job.cell_at || !job.scratch || !job.replica_levels || !job.used)
         status = ek_fail(EK_NO_MEMORY, "no memory for a job on %u domains", tables->domains);
