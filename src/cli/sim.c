@@ -77,14 +77,14 @@ static error_t parse_option(int key, char *argument, struct argp_state *state)
 
 enum { BAR_MOST = 40 };
 
-typedef struct bar {
+typedef struct progress_bar {
     bool terminal;
     int shown; /* percent; -1: nothing yet */
-} bar;
+} progress_bar;
 
 static void show_bar(void *context, double done)
 {
-    bar *bar = context;
+    progress_bar *bar = context;
     struct winsize window;
     int percent = (int)(100 * done), length = BAR_MOST;
     if (!bar->terminal || percent == bar->shown)
@@ -97,7 +97,7 @@ static void show_bar(void *context, double done)
     bar->shown = percent;
 }
 
-static void wipe_bar(const bar *bar)
+static void wipe_bar(const progress_bar *bar)
 {
     if (bar->shown >= 0)
         fputs("\r\033[K", stderr);
@@ -129,7 +129,7 @@ static uint32_t default_threads(void)
 
 static ek_status run_study(const command_line *given, const ek_scenario *scenario)
 {
-    bar bar = {isatty(STDERR_FILENO), -1};
+    progress_bar bar = {isatty(STDERR_FILENO), -1};
     ek_study study = {.scenario = scenario,
                       .threads = given->threads ? given->threads : default_threads(),
                       .progress = show_bar,
@@ -154,8 +154,10 @@ static ek_status act(command_line *given)
         return ek_fail(EK_INVALID, "--out DIR is needed; see evenkeel sim --help");
     if (given->seed[0])
         given->overrides[given->override_count++] = given->seed;
-    EK_TRY(ek_scenario_read(&scenario, given->scenario_path, given->overrides, given->override_count));
-    ek_status status = ek_output_prepare(given->folder, given->overwrite);
+    ek_status status = ek_scenario_read(&scenario, given->scenario_path, given->overrides, given->override_count);
+    if (status != EK_OK)
+        return status == EK_IO ? EK_INVALID : status;
+    status = ek_output_prepare(given->folder, given->overwrite);
     if (status == EK_OK)
         status = run_study(given, scenario);
     ek_scenario_destroy(scenario);
