@@ -27,7 +27,6 @@ typedef struct ek_level_step {
     double pace;              /* the step with no failure over this one: at most 1 */
     uint32_t samples;         /* of a replica at this level at the default power; never more than at the level above, */
     uint32_t boosted_samples; /* and with raised power; never fewer than `samples` */
-    double speed_needed;      /* for all samples, whatever the power; INFINITY: beyond SPEED_MOST in steps.c */
     double speed_needed;      /* of its devices for all samples, whatever the power; INFINITY: out of reach */
     double watts;             /* of a device of a boosted stage at this level: the least for boosted_samples */
     double reshard_bytes;     /* the most that one device of a healthy replica sends or receives for this level */
