@@ -64,6 +64,7 @@ typedef enum ek_study_kind {
     EK_STUDY_BLAST,
     EK_STUDY_DOMAINS,
     EK_STUDY_DEGREES,
+    EK_STUDY_VALIDATION,
     EK_STUDY_KINDS,
 } ek_study_kind;
 

@@ -110,6 +110,7 @@ static ek_status add_all_published(ek_study *study)
     }
     free(entries);
     EK_TRY(status);
+    EK_TRY(ek_study_fact(study, "published times", "%d", count));
     return ek_study_show(section, table);
 }
 
@@ -181,6 +182,9 @@ static ek_status add_tornado(ek_study *study)
     EK_TRY(start_bars(section, "step, s", &bars, &categories));
     if (json_object_set_new(bars, "base", json_real(seconds)) != 0)
         return ek_fail(EK_NO_MEMORY, "no memory for a chart");
+    EK_TRY(ek_study_fact(study, "step of the scenario's job", "%.2f s", seconds));
+    EK_TRY(ek_study_fact(study, "its widest input", "%s, %.2f to %.2f s", swings[0].name, swings[0].fast_seconds,
+                         swings[0].slow_seconds));
     EK_TRY(ek_study_series(bars, "fast end", &fast));
     EK_TRY(ek_study_series(bars, "slow end", &slow));
     for (size_t i = 0; i < SWINGS; i++) {
