@@ -13,23 +13,23 @@ bool ek_megatron_can_split(uint32_t units, uint32_t base_degree, uint32_t reduce
     return units % base_degree == 0 && units % reduced_degree == 0;
 }
 
-typedef struct tensor {
+typedef struct sharded {
     const char *key, *units_name;
     uint32_t units;
-} tensor;
+} sharded;
 
 enum { TENSORS = 4 };
 
-static void tensors_of(const ek_perf_model *model, tensor tensors[TENSORS])
+static void tensors_of(const ek_perf_model *model, sharded tensors[TENSORS])
 {
-    tensors[0] = (tensor){"model.heads", "attention heads", model->heads};
-    tensors[1] = (tensor){"model.kv_heads", "KV heads", model->kv_heads};
-    tensors[2] = (tensor){"model.ffn", "FFN columns", model->ffn};
-    tensors[3] = (tensor){"model.vocab", "vocabulary rows", model->vocab};
+    tensors[0] = (sharded){"model.heads", "attention heads", model->heads};
+    tensors[1] = (sharded){"model.kv_heads", "KV heads", model->kv_heads};
+    tensors[2] = (sharded){"model.ffn", "FFN columns", model->ffn};
+    tensors[3] = (sharded){"model.vocab", "vocabulary rows", model->vocab};
 }
 
 /* The next lower degree at which every tensor can be cut, or 0. */
-static uint32_t lower_degree(const tensor tensors[TENSORS], uint32_t base, uint32_t reduced)
+static uint32_t lower_degree(const sharded tensors[TENSORS], uint32_t base, uint32_t reduced)
 {
     for (uint32_t degree = reduced - 1; degree > 0; degree--) {
         bool fits = true;
@@ -41,7 +41,7 @@ static uint32_t lower_degree(const tensor tensors[TENSORS], uint32_t base, uint3
     return 0;
 }
 
-static ek_status refuse_reduced(const tensor *tensor, uint32_t base, uint32_t reduced, uint32_t lower)
+static ek_status refuse_reduced(const sharded *tensor, uint32_t base, uint32_t reduced, uint32_t lower)
 {
     uint32_t chunk = (tensor->units + reduced - 1) / reduced, chunks = (tensor->units + chunk - 1) / chunk;
     char why[100], remedy[100];
@@ -51,7 +51,8 @@ static ek_status refuse_reduced(const tensor *tensor, uint32_t base, uint32_t re
         snprintf(why, sizeof why, "its chunks of %u leave %u for the last shard", chunk,
                  tensor->units - (chunks - 1) * chunk);
     if (lower > 0)
-        snprintf(remedy, sizeof remedy, "TP%u is the next lower degree that it can run: drain slots down to that", lower);
+        snprintf(remedy, sizeof remedy, "TP%u is the next lower degree that it can run: drain slots down to that",
+                 lower);
     else
         snprintf(remedy, sizeof remedy, "no lower degree fits this model either");
     return ek_fail(EK_INVALID, "%s: Megatron cannot cut %u %s for TP%u beside TP%u: %s; %s", tensor->key, tensor->units,
@@ -61,7 +62,7 @@ static ek_status refuse_reduced(const tensor *tensor, uint32_t base, uint32_t re
 static ek_status check_model(const ek_perf_model *model, const ek_ranks *ranks)
 {
     uint32_t base = ranks->base_degree, reduced = ranks->reduced_degree;
-    tensor tensors[TENSORS];
+    sharded tensors[TENSORS];
     tensors_of(model, tensors);
     for (int i = 0; i < TENSORS; i++)
         if (tensors[i].units % base != 0)

@@ -4,8 +4,8 @@
  * Megatron has one reduced degree per job, and sends between pipeline stages from a TP rank to the same TP rank. So all
  * stages of all reduced replicas run at the degree of the most reduced one; where a cell has more live slots, the
  * highest positions are switched off. Numbers run over what is left, without holes: stage by stage, in it replica by
- * replica (the reduced ones are the first), in it TP rank by TP rank, which is Megatron's default order (tp-cp-ep-dp-pp)
- * and puts the last rank in the last stage, where Megatron prints from. */
+ * replica (the reduced ones are the first), in it TP rank by TP rank, which is Megatron's default order
+ * (tp-cp-ep-dp-pp) and puts the last rank in the last stage, where Megatron prints from. */
 #ifndef EK_PLAN_RANKS_H
 #define EK_PLAN_RANKS_H
 
