@@ -19,12 +19,16 @@
 typedef enum ek_recompute { EK_RECOMPUTE_NONE, EK_RECOMPUTE_SELECTIVE, EK_RECOMPUTE_FULL } ek_recompute;
 
 typedef struct ek_perf_model {
-    uint32_t layers, hidden, heads, kv_heads, ffn, vocab, sequence;
+    uint32_t layers, hidden, heads, kv_heads, ffn, vocab, sequence; /* kv_heads 0: heads */
     uint32_t ffn_block, vocab_block; /* columns and rows in one unit; 0: 64, or the largest power of two below that
                                         divides the size and leaves a unit for each rank */
-    bool gated;                      /* SwiGLU, three FFN matrices; otherwise two and GELU */
+    bool gated; /* SwiGLU, three FFN matrices, RMSNorm, no biases; otherwise two, GELU, LayerNorm and biases */
+    bool fused_attention; /* one kernel that skips what causality masks; otherwise scores go through memory, as in 2022
+                           */
+    bool dropout;         /* on embeddings, attention and both residuals */
     bool tied_embeddings;
-    uint32_t experts, top_k, moe_every, expert_ffn; /* experts 0: dense. They are sharded over the TP ranks */
+    uint32_t experts, top_k, moe_every, expert_ffn; /* experts 0: dense. They are sharded over the TP ranks; layer i has
+                                                       them if moe_every divides i; expert_ffn 0: ffn */
 } ek_perf_model;
 
 typedef struct ek_perf_parallel {

@@ -85,7 +85,7 @@ bool ek_inventory_find(const ek_inventory *inventory, const char *name, uint32_t
 ek_status ek_inventory_mark(ek_inventory *inventory, uint32_t first_slot, uint32_t slots, ek_slot_state state,
                             const char *reason);
 
-/* A copy, to be marked. */
+/* A copy, to be marked. Its texts are the original's, which must live as long. */
 ek_status ek_inventory_copy(ek_inventory **copy, const ek_inventory *inventory);
 
 const char *ek_slot_state_text(ek_slot_state state); /* "live", "failed", "drained" */

@@ -1,0 +1,91 @@
+/* The inside of the performance model, shared by the files of src/perf. docs/simulator.md ("One training step") gives
+ * the formulas and their reasons.
+ *
+ * What a step costs is built from below: device.c prices one product, one pass over memory, one collective; block.c one
+ * micro-batch in one block of the model (attention, FFN, …) at every degree, once, when the model is created; step.c
+ * puts stages, pipeline, replicas and optimizer together, for each question anew. */
+#ifndef EK_PERF_PARTS_H
+#define EK_PERF_PARTS_H
+
+#include "perf/perf.h"
+
+/* The unit groups. A model has some of them: ek_perf_groups leaves out those without units. */
+enum { PERF_ATTENTION, PERF_FFN, PERF_VOCAB, PERF_EXPERTS, PERF_GROUPS };
+
+typedef struct perf_group {
+    const char *name;
+    uint32_t units; /* 0: absent */
+    double unit_parameters;
+    ek_chain *chain; /* of all levels, the highest roles dropped first */
+} perf_group;
+
+/* What the fullest rank of a degree holds. */
+typedef struct perf_share {
+    double units[PERF_GROUPS]; /* of each group, the most on any rank */
+    double tokens;             /* of a micro-batch, where the sequence is split over the ranks */
+    bool free_units;
+} perf_share;
+
+/* Seconds of one micro-batch. Power changes `compute`, not `tensor`, which is communication of the TP group. */
+typedef struct perf_pass {
+    double compute, tensor;
+} perf_pass;
+
+typedef struct perf_block {
+    perf_pass forward, backward; /* backward: recomputation too */
+} perf_block;
+
+typedef struct perf_costs {
+    perf_share share;
+    perf_block attention, ffn, experts, embedding, output;
+} perf_costs;
+
+typedef struct perf_stage {
+    uint32_t layers, ffn_layers, expert_layers;
+    bool embedding, output;
+    double replicated_parameters; /* on every rank */
+} perf_stage;
+
+struct ek_perf {
+    ek_perf_model model; /* with no zero that stands for a default */
+    ek_perf_parallel parallel;
+    ek_perf_hardware hardware;
+    perf_group groups[PERF_GROUPS];
+    perf_stage *stages; /* [pp] */
+    perf_costs *costs;  /* [2][tp]: whole units, then free; by degree - 1 */
+};
+
+static inline const perf_costs *perf_costs_at(const ek_perf *perf, bool free_units, uint32_t degree)
+{
+    return &perf->costs[(free_units ? perf->parallel.tp : 0) + degree - 1];
+}
+
+/* check.c: defaults for zeros, then what must hold between the values. */
+void perf_finish(ek_perf_model *model, const ek_perf_parallel *parallel);
+ek_status perf_check(const ek_perf_model *model, const ek_perf_parallel *parallel, const ek_perf_hardware *hardware);
+
+/* device.c */
+typedef struct perf_link {
+    double bytes_per_second; /* that large messages reach */
+    double seconds;          /* latency of one message */
+} perf_link;
+
+perf_link perf_scale_up(const ek_perf_hardware *hardware);
+perf_link perf_scale_out(const ek_perf_hardware *hardware);
+/* Seconds of `batch` products of (rows, depth) by (depth, columns) in 16-bit precision, one kernel. free_units: without
+ * whole waves. */
+double perf_product(const ek_perf_hardware *hardware, double batch, double rows, double columns, double depth,
+                    bool free_units);
+/* Seconds of `kernels` kernels that read and write `bytes` in all. */
+double perf_traffic(const ek_perf_hardware *hardware, double bytes, uint32_t kernels);
+/* Seconds of one pass around a ring, that is of a reduce-scatter to or an all-gather from `members` of `bytes` in all;
+ * an all-reduce is two. */
+double perf_ring(perf_link link, uint32_t members, double bytes);
+
+/* block.c: fills in everything but the share. */
+void perf_price(const ek_perf *perf, perf_costs *costs);
+
+/* model.c: parameters of a stage on a rank with such a share. */
+double perf_rank_parameters(const ek_perf *perf, uint32_t stage, const perf_share *share);
+
+#endif
