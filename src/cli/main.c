@@ -16,6 +16,7 @@ static const struct {
 } commands[] = {
     {"train", "Train a model, through the loss of devices", ek_command_train},
     {"bench", "Measure this machine: speed, recovery, overhead on the healthy", ek_command_bench},
+    {"plan", "Plan a job on a cluster where devices have failed", ek_command_plan},
     {"power", "Show the power limits of devices, or restore them", ek_command_power},
     {"version", "Print the version and the engines", ek_command_version},
 };
