@@ -6,15 +6,23 @@
 
 #include "plan/plan.h"
 
+typedef struct test_cluster {
+    uint32_t domains, domain_slots, node_gpus;
+    const char *live; /* [domains * domain_slots] '.': the slot has failed */
+} test_cluster;
+
 typedef struct test_plan {
     ek_inventory *inventory;
+    ek_perf_model model;
+    ek_perf_parallel parallel;
+    ek_perf *perf;
     ek_plan *plan;
 } test_plan;
 
-/* A cluster of replicas * stages domains of `base` slots in nodes of node_gpus GPUs ("node000", …), in which the slots
- * with '.' in live[replicas * stages * base] have failed, planned for a job of that size. */
-void planned_create(test_plan *planned, uint32_t replicas, uint32_t stages, uint32_t base, uint32_t node_gpus,
-                    const char *live);
+/* Domains "domain000", … of nodes "node000", …; a job of dp replicas of pp stages of TP tp. model NULL: a small one
+ * that can be cut in 2, 3 and 4. */
+void planned_create(test_plan *planned, const test_cluster *cluster, uint32_t dp, uint32_t pp, uint32_t tp,
+                    const ek_perf_model *model);
 void planned_destroy(test_plan *planned);
 
 #endif

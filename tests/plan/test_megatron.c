@@ -12,9 +12,6 @@
 #include "plan/slurm.h"
 #include "plans.h"
 
-static const ek_perf_model small_model = {
-    .layers = 12, .hidden = 768, .heads = 12, .kv_heads = 12, .ffn = 3072, .vocab = 49152, .sequence = 128};
-
 /* ------------------------------------------------------------------------------------- reading what is written */
 
 /* The text for a plan, to be freed; NULL: refused. */
@@ -82,7 +79,7 @@ typedef struct ntp_config {
 static ntp_config read_config(const char *text)
 {
     ntp_config config = {number_after(text, "tp_base="), number_after(text, "tp_spares="),
-                     number_after(text, "num_reduced_tp_dp_ranks="), 0};
+                         number_after(text, "num_reduced_tp_dp_ranks="), 0};
     for (const char *at = strstr(text, "non_active_ranks_per_dp={"); (at = strstr(at, "\n        (")); at++)
         config.listed++;
     return config;
@@ -91,7 +88,7 @@ static ntp_config read_config(const char *text)
 /* The local TP slots that are not active; false: the map does not name (DP, 0, PP). */
 static bool read_non_active(const char *text, int dp, int pp, int *slots, int *count)
 {
-    char key[32];
+    char key[48];
     snprintf(key, sizeof key, "\n        (%d, 0, %d): ", dp, pp);
     const char *at = strstr(text, key);
     if (at)
@@ -174,7 +171,8 @@ static const struct {
 };
 
 /* Whether the groups are the classes of a relation over the ranks, each in ascending order. */
-static void check_groups(const group_list *groups, const coordinates *ranks, int count, int pp_size, together *are_together)
+static void check_groups(const group_list *groups, const coordinates *ranks, int count, int pp_size,
+                         together *are_together)
 {
     int grouped = 0, expected = 0;
     for (int i = 0; i < groups->count; i++) {
@@ -196,15 +194,15 @@ static void check_groups(const group_list *groups, const coordinates *ranks, int
     assert_int_equal(grouped, expected);
 }
 
-/* The slots that Megatron's own padding makes non-active: the failed ones and, up to `spares`, the last healthy ones.
- */
+/* In a domain that is one cell: the slots that Megatron's own padding makes non-active, which are the failed ones and
+ * then the last healthy ones until there are `spares`. */
 static void check_padding(const char *text, const ek_plan *plan, int dp, int pp, int spares)
 {
+    const ek_domain *domain = &plan->inventory->domains[ek_plan_cell_at(plan, (uint32_t)dp, (uint32_t)pp)->domain];
     int base = (int)plan->base_degree, missing = spares, count = 0, given[RANKS_MOST];
-    const uint32_t *slots = plan->positions + ((size_t)dp * plan->stages + (size_t)pp) * plan->base_degree;
     bool out[RANKS_MOST];
     for (int slot = 0; slot < base; slot++) {
-        out[slot] = slots[slot] == EK_NONE;
+        out[slot] = plan->inventory->slots[domain->first_slot + (uint32_t)slot].state != EK_SLOT_LIVE;
         missing -= out[slot];
     }
     for (int slot = base - 1; missing > 0; slot--) {
@@ -221,31 +219,47 @@ static void check_padding(const char *text, const ek_plan *plan, int dp, int pp,
         assert_false(out[slot]);
 }
 
-/* Each rank's GPU is the live slot of its coordinates in the plan. */
+/* The slot of a GPU. */
+static uint32_t find_slot(const ek_inventory *inventory, const char *host, unsigned gpu)
+{
+    for (uint32_t slot = 0; slot < inventory->slot_count; slot++)
+        if (inventory->slots[slot].gpu == gpu && strcmp(inventory->nodes[inventory->slots[slot].node].name, host) == 0)
+            return slot;
+    fail_msg("no GPU %u on %s", gpu, host);
+    return EK_NONE;
+}
+
+/* Each rank's GPU is one of its cell's, in ascending order; in a domain that is one cell it is the slot of the
+ * coordinates. */
 static void check_map(const char *text, const ek_plan *plan, const coordinates *ranks, int count)
 {
     const char *at = strstr(text, "\nrank_to_gpu = [\n");
     assert_non_null(at);
     at = strchr(at + 1, '\n') + 1;
+    uint32_t last = EK_NONE;
     for (int rank = 0; rank < count; rank++) {
         char host[64];
         unsigned gpu;
         assert_int_equal(sscanf(at, " (\"%63[^\"]\", %u),", host, &gpu), 2);
         at = strchr(at, '\n') + 1;
-        size_t cell = (size_t)ranks[rank].dp * plan->stages + (size_t)ranks[rank].pp;
-        uint32_t slot = plan->positions[cell * plan->base_degree + (size_t)ranks[rank].slot];
-        assert_int_not_equal(slot, EK_NONE);
-        const ek_slot *found = &plan->inventory->slots[slot];
-        assert_string_equal(plan->inventory->nodes[found->node].name, host);
-        assert_int_equal(found->gpu, gpu);
-        assert_int_equal(found->domain, plan->cells[cell].domain);
+        const ek_plan_cell *cell = ek_plan_cell_at(plan, (uint32_t)ranks[rank].dp, (uint32_t)ranks[rank].pp);
+        const ek_domain *domain = &plan->inventory->domains[cell->domain];
+        uint32_t slot = find_slot(plan->inventory, host, gpu), found = 0;
+        for (uint32_t i = 0; i < cell->degree; i++)
+            found += cell->slots[i] == slot;
+        assert_int_equal(found, 1);
+        assert_true(ranks[rank].tp == 0 || slot > last);
+        if (domain->slots == plan->base_degree)
+            assert_int_equal(slot, domain->first_slot + (uint32_t)ranks[rank].slot);
+        last = slot;
     }
     assert_int_equal(*at, ']');
 }
 
-static void check_conformance(const ek_plan *plan)
+static void check_conformance(const test_plan *planned)
 {
-    char *text = text_for(plan, &small_model);
+    const ek_plan *plan = planned->plan;
+    char *text = text_for(plan, &planned->model);
     assert_non_null(text);
     ntp_config config = read_config(text);
     assert_int_equal(config.tp_base, plan->base_degree);
@@ -259,7 +273,7 @@ static void check_conformance(const ek_plan *plan)
         check_groups(&groups, ranks, count, (int)plan->stages, kinds[kind].together);
     }
     for (int dp = 0; dp < config.reduced; dp++)
-        for (int pp = 0; pp < (int)plan->stages; pp++)
+        for (int pp = 0; plan->inventory->domains[0].slots == plan->base_degree && pp < (int)plan->stages; pp++)
             check_padding(text, plan, dp, pp, config.tp_spares);
     check_map(text, plan, ranks, count);
     free(text);
@@ -271,10 +285,8 @@ static void test_the_published_example(void **state)
 {
     (void)state;
     test_plan planned;
-    planned_create(&planned, 2, 1, 4, 4,
-                   "####"
-                   "#.#.");
-    char *text = text_for(planned.plan, &small_model);
+    planned_create(&planned, &(test_cluster){2, 4, 4, "#####.#."}, 2, 1, 4, NULL);
+    char *text = text_for(planned.plan, &planned.model);
     assert_non_null(text);
     assert_non_null(strstr(text, "ntp_config = NonuniformTPConfig(\n"
                                  "    tp_base=4,\n"
@@ -289,22 +301,27 @@ static void test_the_published_example(void **state)
     planned_destroy(&planned);
 }
 
-/* All failures of a small job that leave each cell a slot. */
-static void check_all(uint32_t replicas, uint32_t stages, uint32_t base)
+/* All failures of a small cluster, of domains with `cells` cells of `tp` slots, that leave each cell a slot. */
+static void check_all(uint32_t dp, uint32_t pp, uint32_t tp, uint32_t cells)
 {
-    uint32_t slots = replicas * stages * base;
+    uint32_t slots = dp * pp * tp, domains = dp * pp / cells;
     for (uint32_t mask = 0; mask < 1U << slots; mask++) {
         char live[32] = {0};
         bool possible = true;
         for (uint32_t slot = 0; slot < slots; slot++)
             live[slot] = mask >> slot & 1 ? '.' : '#';
-        for (uint32_t cell = 0; cell < replicas * stages; cell++)
-            possible = possible && memchr(live + (size_t)cell * base, '#', base);
+        for (uint32_t domain = 0; domain < domains; domain++) {
+            uint32_t count = 0;
+            for (uint32_t slot = 0; slot < cells * tp; slot++)
+                count += live[domain * cells * tp + slot] == '#';
+            possible = possible && count >= cells;
+        }
         if (!possible)
             continue;
         test_plan planned;
-        planned_create(&planned, replicas, stages, base, 2, live);
-        check_conformance(planned.plan);
+        planned_create(&planned, &(test_cluster){domains, cells * tp, 2, live}, dp, pp, tp, NULL);
+        assert_int_equal(planned.plan->replicas, dp);
+        check_conformance(&planned);
         planned_destroy(&planned);
     }
 }
@@ -312,14 +329,17 @@ static void check_all(uint32_t replicas, uint32_t stages, uint32_t base)
 static void test_all_small_jobs(void **state)
 {
     (void)state;
-    check_all(1, 1, 4);
-    check_all(2, 1, 4);
-    check_all(3, 1, 3);
-    check_all(4, 1, 2);
-    check_all(2, 2, 2);
-    check_all(1, 3, 3);
-    check_all(2, 2, 3);
-    check_all(2, 3, 2);
+    check_all(1, 1, 4, 1);
+    check_all(2, 1, 4, 1);
+    check_all(3, 1, 3, 1);
+    check_all(4, 1, 2, 1);
+    check_all(2, 2, 2, 1);
+    check_all(1, 3, 3, 1);
+    check_all(2, 2, 3, 1);
+    check_all(2, 3, 2, 1);
+    check_all(2, 1, 4, 2);
+    check_all(2, 2, 2, 2);
+    check_all(3, 1, 3, 3);
 }
 
 /* Megatron's mapping of `units` between a whole replica and a reduced one: whether it comes to an end and leaves every
@@ -371,7 +391,9 @@ static void assert_refused(uint32_t base, uint32_t failed, ek_perf_model model, 
     memset(live, '#', sizeof live);
     memset(live, '.', failed);
     test_plan planned;
-    planned_create(&planned, 2, 1, base, 8, live);
+    model.layers = 1;
+    model.sequence = 128;
+    planned_create(&planned, &(test_cluster){2, base, 8, live}, 2, 1, base, &model);
     assert_null(text_for(planned.plan, &model));
     if (strncmp(ek_error(), first, strlen(first)) != 0 || !strstr(ek_error(), second))
         fail_msg("\"%s\" does not begin with \"%s\" or lacks \"%s\"", ek_error(), first, second);
@@ -404,6 +426,7 @@ static void test_refusals(void **state)
                    "model.vocab: Megatron cannot cut 50257 vocabulary rows for TP8: ", "a multiple of 8 is needed");
     model.vocab = 49152;
     model.experts = 8;
+    model.expert_ffn = 1024;
     assert_refused(8, 4, model, "model.experts: ", "TP4");
     model.experts = 0;
     model.hidden = 25 * 40; /* 25 rows a head, 5 query heads to a KV head: 50 / 5 works; 4: 50 / 4 does not */
@@ -418,12 +441,12 @@ static void test_host_names(void **state)
 {
     (void)state;
     test_plan planned;
-    planned_create(&planned, 1, 1, 2, 2, "##");
+    planned_create(&planned, &(test_cluster){1, 2, 2, "##"}, 1, 1, 2, NULL);
     static const char *const bad[] = {"", "a b", "a\"", "$(reboot)", "-x", "a\nb", "x'"};
     const char *good = planned.inventory->nodes[0].name;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         planned.inventory->nodes[0].name = bad[i];
-        assert_null(text_for(planned.plan, &small_model));
+        assert_null(text_for(planned.plan, &planned.model));
         char *text = NULL;
         size_t bytes;
         FILE *file = open_memstream(&text, &bytes);
@@ -440,11 +463,11 @@ static void test_a_full_disk(void **state)
 {
     (void)state;
     test_plan planned;
-    planned_create(&planned, 2, 1, 4, 4, "#######.");
+    planned_create(&planned, &(test_cluster){2, 4, 4, "#######."}, 2, 1, 4, NULL);
     FILE *full = fopen("/dev/full", "w");
     assert_non_null(full);
     setvbuf(full, NULL, _IONBF, 0);
-    assert_int_equal(ek_plan_write_megatron(planned.plan, &small_model, full), EK_IO);
+    assert_int_equal(ek_plan_write_megatron(planned.plan, &planned.model, full), EK_IO);
     clearerr(full);
     assert_int_equal(ek_plan_write_slurm(planned.plan, full), EK_IO);
     fclose(full);
@@ -475,7 +498,7 @@ static void test_python_takes_it(void **state)
         "values = {}\n"
         "exec(text, values)\n"
         "config = values['ntp_config']\n"
-        "assert config.non_active_ranks_per_dp == {(0, 0, 0): [2, 3], (0, 0, 1): [0, 3]}, config\n"
+        "assert config.non_active_ranks_per_dp == {(0, 0, 0): [0, 3], (0, 0, 1): [2, 3]}, config\n"
         "assert (config.tp_base, config.tp_spares, config.num_reduced_tp_dp_ranks) == (4, 2, 1), config\n"
         "assert len(lists) == 7 and all(values[name] == lists[name] for name in lists), lists\n"
         "for name in ('tensor', 'data', 'pipeline', 'model'):\n"
@@ -485,12 +508,8 @@ static void test_python_takes_it(void **state)
     if (system("python3 -c '' 2>/dev/null") != 0)
         skip();
     test_plan planned;
-    planned_create(&planned, 2, 2, 4, 4,
-                   "##.#"
-                   ".##."
-                   "####"
-                   "####");
-    char *text = text_for(planned.plan, &small_model), path[] = "/tmp/evenkeel-megatron-test-XXXXXX", command[100];
+    planned_create(&planned, &(test_cluster){4, 4, 4, "##.#.##.########"}, 2, 2, 4, NULL);
+    char *text = text_for(planned.plan, &planned.model), path[] = "/tmp/evenkeel-megatron-test-XXXXXX", command[100];
     assert_non_null(text);
     int descriptor = mkstemp(path);
     assert_true(descriptor >= 0);
