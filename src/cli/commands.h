@@ -3,8 +3,9 @@
 #define EK_CLI_COMMANDS_H
 
 int ek_command_train(int argc, char **argv);
-int ek_command_bench(int argc, char **argv);
 int ek_command_plan(int argc, char **argv);
+int ek_command_bench(int argc, char **argv);
+int ek_command_report(int argc, char **argv);
 int ek_command_power(int argc, char **argv);
 int ek_command_version(int argc, char **argv);
 

@@ -15,8 +15,9 @@ static const struct {
     int (*run)(int argc, char **argv);
 } commands[] = {
     {"train", "Train a model, through the loss of devices", ek_command_train},
-    {"bench", "Measure this machine: speed, recovery, overhead on the healthy", ek_command_bench},
     {"plan", "Plan a job on a cluster where devices have failed", ek_command_plan},
+    {"bench", "Measure this machine: speed, recovery, overhead on the healthy", ek_command_bench},
+    {"report", "Make an HTML page with charts of a training run", ek_command_report},
     {"power", "Show the power limits of devices, or restore them", ek_command_power},
     {"version", "Print the version and the engines", ek_command_version},
 };

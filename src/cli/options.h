@@ -12,9 +12,9 @@ enum { EK_EXIT_DONE = 0, EK_EXIT_FAILED = 1, EK_EXIT_REFUSED = 2 };
 #define EK_OPTION_REFUSED ECANCELED
 
 /* Parses the arguments of a subcommand, whose name is argv[0]. `argp` knows its own options and returns
- * ARGP_ERR_UNKNOWN for everything else; --help is added here, and arguments that are no options are refused. False: the
- * command is over, with *exit_status: help was asked for and printed, or an argument was refused, which standard error
- * has been told. */
+ * ARGP_ERR_UNKNOWN for everything else; --help is added here. Arguments that are no options are refused, unless `argp`
+ * says in args_doc that it takes some. False: the command is over, with *exit_status: help was asked for and printed,
+ * or an argument was refused, which standard error has been told. */
 bool ek_options_parse(const struct argp *argp, int argc, char **argv, void *input, int *exit_status);
 
 /* Prints "evenkeel: " and ek_error() to standard error. */

@@ -7,14 +7,14 @@
 #include "cluster/packing.h"
 #include "plan/build.h"
 
-ek_status plan_assign_packed(const plan_candidates *candidates, const ek_plan_options *options, uint32_t *chosen,
-                             uint32_t *replicas)
+ek_status plan_assign_packed(const plan_candidates *candidates, const ek_plan_options *options,
+                             plan_assignment *assignment)
 {
     uint32_t stages = options->parallel->pp, degree = options->parallel->tp;
     uint32_t whole = (uint32_t)(candidates->count / stages);
-    *replicas = whole < options->parallel->dp ? whole : options->parallel->dp;
-    size_t needed = (size_t)*replicas * stages, end = needed;
-    /* the best, of equals the first; then they stand in ascending order of degree, the first domains last taken away */
+    assignment->replicas = whole < options->parallel->dp ? whole : options->parallel->dp;
+    size_t end = (size_t)assignment->replicas * stages;
+    /* the best, of equals the first, from the back: so they stand in ascending order of degree */
     for (; degree > 0 && end > 0; degree--) {
         size_t of_degree = 0;
         for (size_t i = 0; i < candidates->count; i++)
@@ -22,7 +22,7 @@ ek_status plan_assign_packed(const plan_candidates *candidates, const ek_plan_op
         size_t taken = of_degree < end ? of_degree : end, next = end - taken;
         for (size_t i = 0; i < candidates->count && next < end; i++)
             if (candidates->items[i].degree == degree)
-                chosen[next++] = (uint32_t)i;
+                assignment->chosen[next++] = (uint32_t)i;
         end -= taken;
     }
     return EK_OK;
@@ -42,8 +42,8 @@ static int compare_replicas(const void *a, const void *b)
     return (left->old > right->old) - (left->old < right->old);
 }
 
-ek_status plan_assign_in_place(const plan_candidates *candidates, const ek_plan_options *options, uint32_t *chosen,
-                               uint32_t *replicas)
+ek_status plan_assign_in_place(const plan_candidates *candidates, const ek_plan_options *options,
+                               plan_assignment *assignment)
 {
     const ek_plan_placement *from = options->from;
     uint32_t stages = from->stages;
@@ -71,11 +71,13 @@ ek_status plan_assign_in_place(const plan_candidates *candidates, const ek_plan_
     }
     qsort(placed, from->replicas, sizeof *placed, compare_replicas);
     uint32_t left = from->replicas - missing, dp = options->parallel->dp;
-    *replicas = left < dp ? left : dp;
-    for (uint32_t replica = 0; replica < *replicas; replica++)
-        memcpy(chosen + (size_t)replica * stages,
-               candidate_at + (size_t)placed[from->replicas - *replicas + replica].old * stages,
-               stages * sizeof *chosen);
+    assignment->replicas = left < dp ? left : dp;
+    for (uint32_t replica = 0; replica < assignment->replicas; replica++) {
+        uint32_t old = placed[from->replicas - assignment->replicas + replica].old;
+        assignment->was[replica] = old;
+        memcpy(assignment->chosen + (size_t)replica * stages, candidate_at + (size_t)old * stages,
+               stages * sizeof *assignment->chosen);
+    }
     free(candidate_at);
     free(placed);
     return EK_OK;

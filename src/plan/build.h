@@ -25,15 +25,21 @@ typedef struct plan_candidates {
 ek_status plan_list_candidates(plan_candidates *candidates, const ek_plan_options *options, uint32_t least_degree);
 void plan_free_candidates(plan_candidates *candidates);
 
-/* Which candidate serves which replica and stage: chosen[replica * stages + stage], replicas in ascending order of
- * their least degree. There are *replicas of them, the most that there are cells for up to the job's. */
-ek_status plan_assign_packed(const plan_candidates *candidates, const ek_plan_options *options, uint32_t *chosen,
-                             uint32_t *replicas); /* assign.c */
-ek_status plan_assign_in_place(const plan_candidates *candidates, const ek_plan_options *options, uint32_t *chosen,
-                               uint32_t *replicas); /* assign.c */
+/* Which candidate serves which replica and stage. */
+typedef struct plan_assignment {
+    uint32_t replicas; /* the most that there are cells for, up to the job's */
+    uint32_t *chosen;  /* [replicas][stages] candidates; replicas in ascending order of their least degree */
+    uint32_t *was;     /* [replicas] the replica of the placement that each continues, or EK_NONE */
+} plan_assignment;
+
+/* Both lists have room for the job's replicas; was[] comes in with EK_NONE. */
+ek_status plan_assign_packed(const plan_candidates *candidates, const ek_plan_options *options,
+                             plan_assignment *assignment); /* assign.c */
+ek_status plan_assign_in_place(const plan_candidates *candidates, const ek_plan_options *options,
+                               plan_assignment *assignment); /* assign.c */
 /* As few as possible are moved (keep.c). stage_bytes[stage]: the state of a cell there. */
 ek_status plan_assign_kept(const plan_candidates *candidates, const ek_plan_options *options, const double *stage_bytes,
-                           uint32_t *chosen, uint32_t *replicas);
+                           plan_assignment *assignment);
 
 /* The assignment problem: rows <= columns; every row gets a column of its own, the sum of costs is least. choice[row]
  * comes in with columns that are known to be free of cost (EK_NONE: none is) and goes out complete. EK_INVALID: there

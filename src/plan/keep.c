@@ -237,7 +237,7 @@ static void begin_choice(const keep_work *keeping, uint32_t *chosen)
 }
 
 ek_status plan_assign_kept(const plan_candidates *candidates, const ek_plan_options *options, const double *stage_bytes,
-                           uint32_t *chosen, uint32_t *replicas)
+                           plan_assignment *assignment)
 {
     const ek_perf_parallel *parallel = options->parallel;
     keep_work keeping = {.candidates = candidates,
@@ -259,10 +259,14 @@ ek_status plan_assign_kept(const plan_candidates *candidates, const ek_plan_opti
     }
     if (status == EK_OK) {
         choose_labels(&keeping, degrees);
-        begin_choice(&keeping, chosen);
-        status = plan_match(keeping.replicas * keeping.stages, (uint32_t)candidates->count, cost_of, &keeping, chosen);
+        begin_choice(&keeping, assignment->chosen);
+        status = plan_match(keeping.replicas * keeping.stages, (uint32_t)candidates->count, cost_of, &keeping,
+                            assignment->chosen);
+        for (uint32_t replica = 0; replica < keeping.replicas; replica++)
+            if (keeping.old_of[replica] < options->from->replicas)
+                assignment->was[replica] = keeping.old_of[replica];
     }
-    *replicas = keeping.replicas;
+    assignment->replicas = keeping.replicas;
     free_keeping(&keeping);
     free(by_degree);
     free(degrees);

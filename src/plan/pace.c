@@ -182,8 +182,7 @@ static ek_status adopt(const pace_work *work)
                 ek_curve_speed(&work->options->curve, cell->watts / work->options->hardware->tdp_watts);
         }
         EK_TRY(ask_time(work, i));
-        /* what computing and waiting inside the replica takes; the rest comes after all have their gradients */
-        work->busy[i] = replica->time.total - replica->time.data - replica->time.optimizer;
+        work->busy[i] = replica->time.compute; /* as in training: what power speeds up, without waiting */
     }
     return EK_OK;
 }

@@ -2,6 +2,7 @@
 #include "plan/plan.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "plan/build.h"
@@ -143,33 +144,36 @@ static void set_stage_bytes(const ek_plan *plan, double *stage_bytes)
     }
 }
 
-static ek_status assign(ek_plan *plan, const plan_candidates *candidates, const ek_plan_options *options,
-                        uint32_t *chosen)
+static ek_status assign(const ek_plan *plan, const plan_candidates *candidates, const ek_plan_options *options,
+                        plan_assignment *assignment)
 {
     if (options->in_place)
-        return plan_assign_in_place(candidates, options, chosen, &plan->replicas);
+        return plan_assign_in_place(candidates, options, assignment);
     if (!options->from)
-        return plan_assign_packed(candidates, options, chosen, &plan->replicas);
+        return plan_assign_packed(candidates, options, assignment);
     double *stage_bytes = malloc(plan->stages * sizeof *stage_bytes);
     if (!stage_bytes)
         return ek_fail(EK_NO_MEMORY, "no memory for %u stages", plan->stages);
     set_stage_bytes(plan, stage_bytes);
-    ek_status status = plan_assign_kept(candidates, options, stage_bytes, chosen, &plan->replicas);
+    ek_status status = plan_assign_kept(candidates, options, stage_bytes, assignment);
     free(stage_bytes);
     return status;
 }
 
 /* Everything that follows from the cells that there are. */
 static ek_status build(ek_plan *plan, const plan_candidates *candidates, const ek_plan_options *options,
-                       uint32_t *chosen)
+                       plan_assignment *assignment)
 {
-    EK_TRY(assign(plan, candidates, options, chosen));
+    EK_TRY(assign(plan, candidates, options, assignment));
+    plan->replicas = assignment->replicas;
     if (plan->replicas == 0)
         return ek_fail(EK_NO_REPLICA,
-                       "no replica can run: it needs %u TP groups of %u to %u live slots, and the cluster has %zu",
+                       "no replica can run: it needs %u TP groups of %u to %u live GPUs, and the cluster has %zu",
                        plan->stages, plan->least_degree, plan->base_degree, candidates->count);
     EK_TRY(allocate(plan));
-    EK_TRY(plan_seat(plan, candidates, chosen, options->from));
+    for (uint32_t replica = 0; replica < plan->replicas; replica++)
+        plan->replica[replica].was = assignment->was[replica];
+    EK_TRY(plan_seat(plan, candidates, assignment->chosen, options->from));
     set_least_degrees(plan);
     EK_TRY(plan_reshards(plan));
     EK_TRY(plan_pace(plan, options));
@@ -190,16 +194,22 @@ ek_status ek_plan_create(ek_plan **plan, const ek_plan_options *options)
     created->stages = parallel->pp;
     created->base_degree = parallel->tp;
     plan_candidates candidates = {0};
-    uint32_t *chosen = malloc((size_t)parallel->dp * parallel->pp * sizeof *chosen);
-    ek_status status = chosen ? EK_OK : ek_fail(EK_NO_MEMORY, "no memory for a plan of %u replicas", parallel->dp);
+    plan_assignment assignment = {.chosen = malloc((size_t)parallel->dp * parallel->pp * sizeof *assignment.chosen),
+                                  .was = malloc(parallel->dp * sizeof *assignment.was)};
+    ek_status status = EK_OK;
+    if (!assignment.chosen || !assignment.was)
+        status = ek_fail(EK_NO_MEMORY, "no memory for a plan of %u replicas", parallel->dp);
+    else
+        memset(assignment.was, 0xff, parallel->dp * sizeof *assignment.was);
     if (status == EK_OK)
         status = find_least_degree(options, &created->least_degree);
     if (status == EK_OK)
         status = plan_list_candidates(&candidates, options, created->least_degree);
     if (status == EK_OK)
-        status = build(created, &candidates, options, chosen);
+        status = build(created, &candidates, options, &assignment);
     plan_free_candidates(&candidates);
-    free(chosen);
+    free(assignment.chosen);
+    free(assignment.was);
     if (status != EK_OK) {
         ek_plan_destroy(created);
         return status;

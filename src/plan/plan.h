@@ -17,12 +17,14 @@
 typedef struct ek_plan_cell {
     uint32_t domain;
     uint32_t degree;
+    uint32_t was;    /* replica * stages + stage that it had in the placement, or EK_NONE */
     double watts;    /* per device */
     uint32_t *slots; /* [degree] of the inventory, in ascending order of role */
     uint32_t *roles; /* [degree] 0 … N-1 */
 } ek_plan_cell;
 
 typedef struct ek_plan_replica {
+    uint32_t was;          /* the replica of the placement that it continues, or EK_NONE */
     uint32_t least_degree; /* of its stages: what its samples are chosen by */
     double watts;          /* per device of its most reduced stages; the others need less, or the default */
     ek_batch_share share;

@@ -198,6 +198,7 @@ static ek_status allocate_cells(ek_plan *plan, const plan_candidates *candidates
         const plan_candidate *candidate = &candidates->items[chosen[cell]];
         plan->cells[cell] = (ek_plan_cell){.domain = candidate->domain,
                                            .degree = candidate->degree,
+                                           .was = candidate->old,
                                            .slots = lists,
                                            .roles = lists + candidate->degree};
         lists += 2 * (size_t)candidate->degree;

@@ -1,0 +1,96 @@
+/* `evenkeel report`. */
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/error.h"
+#include "cli/commands.h"
+#include "cli/options.h"
+#include "report/report.h"
+#include "report/run.h"
+
+enum { KEY_TITLE = 0x2000 };
+
+static const struct argp_option options[] = {
+    {"output", 'o', "FILE", 0, "The page, HTML; an existing FILE is replaced; required", 0},
+    {"title", KEY_TITLE, "TEXT", 0, "The page's title", 0},
+    {0},
+};
+
+typedef struct command_line {
+    const char *run, *output, *title;
+} command_line;
+
+static error_t parse_option(int key, char *argument, struct argp_state *state)
+{
+    command_line *given = state->input;
+    switch (key) {
+    case 'o':
+        given->output = argument;
+        return 0;
+    case KEY_TITLE:
+        given->title = argument;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (!given->run) {
+            given->run = argument;
+            return 0;
+        }
+        ek_fail(EK_INVALID, "unexpected argument \"%s\"; a report is about one run", argument);
+        return EK_OPTION_REFUSED;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* The metrics must not be overwritten by their report. */
+static bool are_same_file(const char *a, const char *b)
+{
+    struct stat first, second;
+    return stat(a, &first) == 0 && stat(b, &second) == 0 && first.st_dev == second.st_dev &&
+           first.st_ino == second.st_ino;
+}
+
+static ek_status check(const command_line *given)
+{
+    if (!given->run)
+        return ek_fail(EK_INVALID, "RUN.jsonl is needed, what evenkeel train --metrics wrote; see evenkeel report "
+                                   "--help");
+    if (!given->output)
+        return ek_fail(EK_INVALID, "--output FILE is needed, as in -o run.html; see evenkeel report --help");
+    if (are_same_file(given->run, given->output))
+        return ek_fail(EK_INVALID, "--output %s: that is %s, which is read; name another file", given->output,
+                       given->run);
+    return EK_OK;
+}
+
+/* EK_INVALID and *exit_status EK_EXIT_REFUSED for what is wrong with the input. */
+static ek_status make_report(const command_line *given, int *exit_status)
+{
+    *exit_status = EK_EXIT_REFUSED;
+    json_t *page;
+    EK_TRY(check(given));
+    EK_TRY(ek_run_describe(given->run, given->title, &page));
+    ek_status status = ek_report_write(given->output, page);
+    json_decref(page);
+    *exit_status = status == EK_OK ? EK_EXIT_DONE : status == EK_INVALID ? EK_EXIT_REFUSED : EK_EXIT_FAILED;
+    return status;
+}
+
+int ek_command_report(int argc, char **argv)
+{
+    static const struct argp argp = {options,
+                                     parse_option,
+                                     "RUN.jsonl",
+                                     "Make one HTML page with interactive charts of a training run from its metrics: "
+                                     "loss, speed, degree and power of each replica, events, where goodput went.",
+                                     NULL,
+                                     NULL,
+                                     NULL};
+    command_line given = {0};
+    int exit_status;
+    if (!ek_options_parse(&argp, argc, argv, &given, &exit_status))
+        return exit_status;
+    if (make_report(&given, &exit_status) != EK_OK)
+        ek_options_complain();
+    return exit_status;
+}
