@@ -20,10 +20,15 @@ typedef struct sharded {
 
 enum { TENSORS = 4 };
 
+static uint32_t kv_heads_of(const ek_perf_model *model)
+{
+    return model->kv_heads > 0 ? model->kv_heads : model->heads;
+}
+
 static void tensors_of(const ek_perf_model *model, sharded tensors[TENSORS])
 {
     tensors[0] = (sharded){"model.heads", "attention heads", model->heads};
-    tensors[1] = (sharded){"model.kv_heads", "KV heads", model->kv_heads};
+    tensors[1] = (sharded){"model.kv_heads", "KV heads", kv_heads_of(model)};
     tensors[2] = (sharded){"model.ffn", "FFN columns", model->ffn};
     tensors[3] = (sharded){"model.vocab", "vocabulary rows", model->vocab};
 }
@@ -79,7 +84,7 @@ static ek_status check_model(const ek_perf_model *model, const ek_ranks *ranks)
         if (!ek_megatron_can_split(tensors[i].units, base, reduced))
             return refuse_reduced(&tensors[i], base, reduced, lower_degree(tensors, base, reduced));
     /* the joint QKV weight is cut by query head: what a KV head adds must divide by the query heads that share it */
-    uint32_t head_rows = model->hidden / model->heads, sharing = model->heads / model->kv_heads;
+    uint32_t head_rows = model->hidden / model->heads, sharing = model->heads / kv_heads_of(model);
     if (2 * head_rows % sharing != 0)
         return ek_fail(EK_INVALID,
                        "model.kv_heads: Megatron cannot cut the QKV weight for TP%u beside TP%u: %u query heads share "

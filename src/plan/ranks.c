@@ -6,17 +6,24 @@
 
 #include "base/error.h"
 
-/* Puts the first slots of a cell that live, in order of position, at ranks `first` and on. */
-static void number_cell(ek_ranks *ranks, const ek_plan *plan, uint32_t replica, uint32_t stage, uint32_t first)
+static int ascending(const void *a, const void *b)
 {
-    uint32_t base = plan->base_degree, degree = ek_ranks_degree(ranks, replica), numbered = 0;
-    const uint32_t *slots = plan->positions + ((size_t)replica * plan->stages + stage) * base;
-    for (uint32_t position = 0; position < base && numbered < degree; position++) {
-        if (slots[position] == EK_NONE)
-            continue;
-        ranks->slots[first + numbered] = slots[position];
-        ranks->positions[first + numbered] = position;
-        numbered++;
+    uint32_t left = *(const uint32_t *)a, right = *(const uint32_t *)b;
+    return (left > right) - (left < right);
+}
+
+/* Puts the first slots of a cell at ranks `first` and on; room is [base_degree]. */
+static void number_cell(ek_ranks *ranks, const ek_plan *plan, uint32_t replica, uint32_t stage, uint32_t *room)
+{
+    const ek_plan_cell *cell = ek_plan_cell_at(plan, replica, stage);
+    uint32_t first = ek_ranks_at(ranks, stage, replica, 0), base = plan->base_degree;
+    uint32_t begin = plan->inventory->domains[cell->domain].first_slot;
+    memcpy(room, cell->slots, cell->degree * sizeof *room);
+    qsort(room, cell->degree, sizeof *room, ascending);
+    bool in_one_block = (room[0] - begin) / base == (room[cell->degree - 1] - begin) / base;
+    for (uint32_t i = 0; i < ek_ranks_degree(ranks, replica); i++) {
+        ranks->slots[first + i] = room[i];
+        ranks->positions[first + i] = in_one_block ? (room[i] - begin) % base : i;
     }
 }
 
@@ -35,11 +42,9 @@ static ek_status check_hosts(const ek_ranks *ranks, const ek_inventory *inventor
     return EK_OK;
 }
 
-ek_status ek_ranks_create(ek_ranks **created, const ek_plan *plan)
+/* How many ranks there are, and of which degrees. */
+static void set_sizes(ek_ranks *ranks, const ek_plan *plan)
 {
-    ek_ranks *ranks = calloc(1, sizeof *ranks);
-    if (!ranks)
-        return ek_fail(EK_NO_MEMORY, "out of memory");
     ranks->replicas = plan->replicas;
     ranks->stages = plan->stages;
     ranks->base_degree = ranks->reduced_degree = plan->base_degree;
@@ -54,22 +59,36 @@ ek_status ek_ranks_create(ek_ranks **created, const ek_plan *plan)
     uint32_t whole = plan->replicas - ranks->reduced_replicas;
     ranks->count = plan->stages * (ranks->reduced_replicas * ranks->reduced_degree + whole * plan->base_degree);
     ranks->idle_slots = live - ranks->count;
+}
+
+static ek_status number(ek_ranks *ranks, const ek_plan *plan)
+{
     ranks->slots = calloc(ranks->count, sizeof *ranks->slots);
     ranks->positions = calloc(ranks->count, sizeof *ranks->positions);
-    if (!ranks->slots || !ranks->positions) {
-        ek_ranks_destroy(ranks);
-        return ek_fail(EK_NO_MEMORY, "out of memory");
+    uint32_t *room = calloc(plan->base_degree, sizeof *room);
+    if (!ranks->slots || !ranks->positions || !room) {
+        free(room);
+        return ek_fail(EK_NO_MEMORY, "no memory for %u ranks", ranks->count);
     }
     for (uint32_t replica = 0; replica < plan->replicas; replica++)
         for (uint32_t stage = 0; stage < plan->stages; stage++)
-            number_cell(ranks, plan, replica, stage, ek_ranks_at(ranks, stage, replica, 0));
-    ek_status status = check_hosts(ranks, plan->inventory);
-    if (status != EK_OK) {
-        ek_ranks_destroy(ranks);
-        return status;
-    }
-    *created = ranks;
-    return EK_OK;
+            number_cell(ranks, plan, replica, stage, room);
+    free(room);
+    return check_hosts(ranks, plan->inventory);
+}
+
+ek_status ek_ranks_create(ek_ranks **ranks, const ek_plan *plan)
+{
+    ek_ranks *created = calloc(1, sizeof *created);
+    if (!created)
+        return ek_fail(EK_NO_MEMORY, "out of memory");
+    set_sizes(created, plan);
+    ek_status status = number(created, plan);
+    if (status == EK_OK)
+        *ranks = created;
+    else
+        ek_ranks_destroy(created);
+    return status;
 }
 
 void ek_ranks_destroy(ek_ranks *ranks)
