@@ -9,8 +9,8 @@
  * and of those so many may stay in replicas of label v or less as there are more than needed: surplus[v]. Every such
  * cell takes one of surplus[v] for each v from L to below degree(c); so the most that can stay is the most intervals
  * that fit under capacities, found by sweeping v upwards and giving up the interval that reaches farthest. Labels begin
- *    with the deepest for the replicas that have most cells that no other may hold, and then change places in pairs as
- *    long as more cells stay.
+ *    with the deepest for the replicas that have most cells that no other may hold, and then change places by twos and
+ *    threes as long as more cells stay.
  * 2. Which cell goes where, given the labels: an assignment problem with the cost (moves, bytes), solved exactly
  *    (match.c). It starts from all the cells that could stay. */
 #include <stdlib.h>
@@ -19,6 +19,8 @@
 #include "base/error.h"
 #include "cluster/packing.h"
 #include "plan/build.h"
+
+#define KINDS_FOR_THREE 48 /* above it rotations of three take too long, and there is room enough for two */
 
 typedef struct keep_work {
     const plan_candidates *candidates;
@@ -148,41 +150,69 @@ static void begin_labels(keep_work *keeping, const uint32_t *degrees)
         keeping->labels[most_needy(keeping, degrees[replica])] = degrees[replica];
 }
 
-static void exchange_labels(keep_work *keeping, uint32_t a, uint32_t b)
+/* Hands labels round: each of the replicas gets the next one's, the last the first's. */
+static void rotate_labels(keep_work *keeping, const uint32_t *olds, uint32_t count)
 {
-    count_in(keeping, a, -1);
-    count_in(keeping, b, -1);
-    uint32_t label = keeping->labels[a];
-    keeping->labels[a] = keeping->labels[b];
-    keeping->labels[b] = label;
-    count_in(keeping, a, 1);
-    count_in(keeping, b, 1);
+    uint32_t first = keeping->labels[olds[0]];
+    for (uint32_t i = 0; i < count; i++) {
+        count_in(keeping, olds[i], -1);
+        keeping->labels[olds[i]] = i + 1 < count ? keeping->labels[olds[i + 1]] : first;
+        count_in(keeping, olds[i], 1);
+    }
+}
+
+/* One replica of each kind: replicas with the same label and the same cells are interchangeable. */
+static uint32_t list_kinds(const keep_work *keeping, uint32_t *kinds)
+{
+    size_t degrees = (size_t)keeping->base_degree + 1;
+    uint32_t count = 0;
+    for (uint32_t old = 0; old < keeping->olds; old++) {
+        uint32_t i = 0;
+        while (i < count && (keeping->labels[kinds[i]] != keeping->labels[old] ||
+                             memcmp(keeping->cells + kinds[i] * degrees, keeping->cells + old * degrees,
+                                    degrees * sizeof *keeping->cells) != 0))
+            i++;
+        if (i == count)
+            kinds[count++] = old;
+    }
+    return count;
+}
+
+/* Rotates where more cells stay then. */
+static bool try_rotation(keep_work *keeping, const uint32_t *olds, uint32_t count, int64_t *best)
+{
+    rotate_labels(keeping, olds, count);
+    int64_t kept = most_kept(keeping);
+    if (kept > *best) {
+        *best = kept;
+        return true;
+    }
+    for (uint32_t i = 1; i < count; i++) /* all the way round */
+        rotate_labels(keeping, olds, count);
+    return false;
+}
+
+/* The first rotation of two or three replicas of different kinds with which more cells stay. */
+static bool improve_once(keep_work *keeping, const uint32_t *kinds, uint32_t count, int64_t *best)
+{
+    for (uint32_t a = 0; a < count; a++)
+        for (uint32_t b = a + 1; b < count; b++)
+            if (try_rotation(keeping, (uint32_t[]){kinds[a], kinds[b]}, 2, best))
+                return true;
+    for (uint32_t a = 0; a < count && count <= KINDS_FOR_THREE; a++)
+        for (uint32_t b = a + 1; b < count; b++)
+            for (uint32_t c = a + 1; c < count; c++)
+                if (c != b && try_rotation(keeping, (uint32_t[]){kinds[a], kinds[b], kinds[c]}, 3, best))
+                    return true;
+    return false;
 }
 
 static void improve_labels(keep_work *keeping)
 {
-    size_t row_bytes = ((size_t)keeping->base_degree + 1) * sizeof *keeping->cells;
     int64_t best = most_kept(keeping);
-    for (bool better = true; better;) {
-        better = false;
-        for (uint32_t a = 0; a < keeping->olds; a++) {
-            for (uint32_t b = a + 1; b < keeping->olds; b++) {
-                const uint32_t *cells = keeping->cells;
-                size_t degrees = (size_t)keeping->base_degree + 1;
-                if (keeping->labels[a] == keeping->labels[b] ||
-                    memcmp(cells + a * degrees, cells + b * degrees, row_bytes) == 0)
-                    continue;
-                exchange_labels(keeping, a, b);
-                int64_t kept = most_kept(keeping);
-                if (kept > best) {
-                    best = kept;
-                    better = true;
-                } else {
-                    exchange_labels(keeping, a, b);
-                }
-            }
-        }
-    }
+    uint32_t *kinds = keeping->old_of; /* which is set later */
+    while (improve_once(keeping, kinds, list_kinds(keeping, kinds), &best))
+        ;
 }
 
 /* degrees[replicas]: what packing gives. */

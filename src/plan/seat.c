@@ -82,27 +82,40 @@ static void set_drop_order(seat_work *seating)
             seating->drop_order[count++] = role;
 }
 
-/* Position = role: slots keep the roles that their replica still has, the others take what is vacant in order. */
+/* The lowest position from `first` on that a replica of this level has and nobody holds. */
+static uint32_t next_vacant(const seat_work *seating, const uint32_t *positions, uint32_t first)
+{
+    while (seating->dropped[first] || positions[first] != EK_NONE)
+        first++;
+    return first;
+}
+
+/* Position = role, and seats as after a failure: slots keep the roles that their replica still has; those whose role is
+ * gone take what is vacant, in ascending order of role; then come those that had none here. */
 static void keep_positions(const seat_work *seating, uint32_t replica)
 {
     const plan_candidate *candidate = candidate_at(seating, replica);
-    uint32_t base_degree = seating->plan->base_degree, level = base_degree - candidate->degree;
+    uint32_t base_degree = seating->plan->base_degree, vacant = 0;
     uint32_t *positions = positions_at(seating->plan, replica, seating->stage);
     memset(seating->dropped, 0, base_degree * sizeof *seating->dropped);
-    for (uint32_t i = 0; i < level; i++)
-        seating->dropped[seating->drop_order[i]] = true;
+    for (uint32_t level = 0; level < base_degree - candidate->degree; level++)
+        seating->dropped[seating->drop_order[level]] = true;
     for (uint32_t i = 0; i < candidate->degree; i++) {
         uint32_t role = old_role(seating, candidate, candidate->slots[i]);
-        if (role != EK_NONE && !seating->dropped[role])
+        if (role != EK_NONE)
             positions[role] = candidate->slots[i];
     }
-    uint32_t vacant = 0;
-    for (uint32_t i = 0; i < candidate->degree; i++) {
-        uint32_t role = old_role(seating, candidate, candidate->slots[i]);
-        if (role != EK_NONE && !seating->dropped[role])
+    for (uint32_t role = 0; role < base_degree; role++) {
+        if (!seating->dropped[role] || positions[role] == EK_NONE)
             continue;
-        while (seating->dropped[vacant] || positions[vacant] != EK_NONE)
-            vacant++;
+        vacant = next_vacant(seating, positions, vacant);
+        positions[vacant] = positions[role];
+        positions[role] = EK_NONE;
+    }
+    for (uint32_t i = 0; i < candidate->degree; i++) {
+        if (old_role(seating, candidate, candidate->slots[i]) != EK_NONE)
+            continue;
+        vacant = next_vacant(seating, positions, vacant);
         positions[vacant] = candidate->slots[i];
     }
 }

@@ -31,31 +31,32 @@ static ek_inventory *inventory_of(const test_cluster *cluster)
     return inventory;
 }
 
-void planned_create(test_plan *planned, const test_cluster *cluster, uint32_t dp, uint32_t pp, uint32_t tp,
-                    const ek_perf_model *model)
+void planned_prepare(test_plan *planned, const test_cluster *cluster, uint32_t dp, uint32_t pp, uint32_t tp,
+                     const ek_perf_model *model)
 {
     static const ek_perf_model small = {
         .layers = 12, .hidden = 768, .heads = 12, .kv_heads = 12, .ffn = 3072, .vocab = 12288, .sequence = 128};
-    ek_perf_hardware hardware = {.flops_per_second = 1e15,
-                                 .matmul_efficiency = 0.7,
-                                 .multiprocessors = 100,
-                                 .tile_rows = 256,
-                                 .tile_columns = 128,
-                                 .memory_bytes = 1e14,
-                                 .memory_bytes_per_second = 1e12,
-                                 .memory_efficiency = 0.8,
-                                 .kernel_seconds = 4e-6,
-                                 .tdp_watts = 1000,
-                                 .domain_slots = cluster->domain_slots,
-                                 .scale_up_bytes_per_second = 1e12,
-                                 .scale_up_efficiency = 0.8,
-                                 .scale_up_seconds = 2e-6,
-                                 .scale_out_bytes_per_second = 1e11,
-                                 .scale_out_efficiency = 0.8,
-                                 .scale_out_seconds = 6e-6,
-                                 .overlap = 1};
+    const ek_perf_hardware hardware = {.flops_per_second = 1e15,
+                                       .matmul_efficiency = 0.7,
+                                       .multiprocessors = 100,
+                                       .tile_rows = 256,
+                                       .tile_columns = 128,
+                                       .memory_bytes = 1e14,
+                                       .memory_bytes_per_second = 1e12,
+                                       .memory_efficiency = 0.8,
+                                       .kernel_seconds = 4e-6,
+                                       .tdp_watts = 1000,
+                                       .domain_slots = cluster->domain_slots,
+                                       .scale_up_bytes_per_second = 1e12,
+                                       .scale_up_efficiency = 0.8,
+                                       .scale_up_seconds = 2e-6,
+                                       .scale_out_bytes_per_second = 1e11,
+                                       .scale_out_efficiency = 0.8,
+                                       .scale_out_seconds = 6e-6,
+                                       .overlap = 1};
     *planned = (test_plan){.inventory = inventory_of(cluster),
                            .model = model ? *model : small,
+                           .hardware = hardware,
                            .parallel = {.dp = dp,
                                         .tp = tp,
                                         .pp = pp,
@@ -66,13 +67,19 @@ void planned_create(test_plan *planned, const test_cluster *cluster, uint32_t dp
                                         .micro_batch = 1}};
     planned->model.top_k = planned->model.moe_every = 1; /* of no matter in a dense model */
     assert_ok(ek_perf_create(&planned->perf, &planned->model, &planned->parallel, &hardware));
-    ek_plan_options options = {.inventory = planned->inventory,
-                               .perf = planned->perf,
-                               .parallel = &planned->parallel,
-                               .hardware = &hardware,
-                               .policy = EK_BATCH_REBALANCE,
-                               .curve = ek_curve_default()};
-    assert_ok(ek_plan_create(&planned->plan, &options));
+    planned->options = (ek_plan_options){.inventory = planned->inventory,
+                                         .perf = planned->perf,
+                                         .parallel = &planned->parallel,
+                                         .hardware = &planned->hardware,
+                                         .policy = EK_BATCH_REBALANCE,
+                                         .curve = ek_curve_default()};
+}
+
+void planned_create(test_plan *planned, const test_cluster *cluster, uint32_t dp, uint32_t pp, uint32_t tp,
+                    const ek_perf_model *model)
+{
+    planned_prepare(planned, cluster, dp, pp, tp, model);
+    assert_ok(ek_plan_create(&planned->plan, &planned->options));
 }
 
 void planned_destroy(test_plan *planned)

@@ -15,7 +15,9 @@ typedef struct test_plan {
     ek_inventory *inventory;
     ek_perf_model model;
     ek_perf_parallel parallel;
+    ek_perf_hardware hardware;
     ek_perf *perf;
+    ek_plan_options options; /* of what is above */
     ek_plan *plan;
 } test_plan;
 
@@ -23,6 +25,9 @@ typedef struct test_plan {
  * that can be cut in 2, 3 and 4. */
 void planned_create(test_plan *planned, const test_cluster *cluster, uint32_t dp, uint32_t pp, uint32_t tp,
                     const ek_perf_model *model);
+/* The same without the plan. */
+void planned_prepare(test_plan *planned, const test_cluster *cluster, uint32_t dp, uint32_t pp, uint32_t tp,
+                     const ek_perf_model *model);
 void planned_destroy(test_plan *planned);
 
 #endif
