@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "report/run_data.h"
 
-enum { ROWS_MOST = 1000, MARKS_MOST = 400 };
+enum { ROWS_MOST = 1000, MARKS_MOST = 200 };
 
 /* ------------------------------------------------------------------------------------------------- facts */
 
@@ -132,9 +132,15 @@ static json_t *describe_chart(const chart_words *words, json_t *series)
                      "step", "y", "name", words->y, "zero", words->from_zero, "series", series);
 }
 
-static json_t *describe_series(const char *name, const ek_thin *points, const char *kind)
+/* Of a series that is too long the means, with the extremes around them: a line, whatever the chart is. */
+static json_t *describe_series(const char *name, const ek_thin *thin, const char *kind)
 {
-    return json_pack("{s:s, s:o}", "name", name, "points", ek_thin_points(points, strcmp(kind, "step") == 0));
+    json_t *series = json_pack("{s:s, s:o}", "name", name, "points", ek_thin_means(thin, strcmp(kind, "step") == 0));
+    if (thin->width > 1) {
+        json_object_set_new(series, "kind", json_string("line"));
+        json_object_set_new(series, "band", ek_thin_band(thin));
+    }
+    return series;
 }
 
 static json_t *describe_replica_chart(const ek_run_data *run, ek_replica_chart chart)
@@ -158,9 +164,10 @@ static json_t *describe_thinning(const ek_run_data *run, size_t marks_left_out)
     json_t *text = json_array();
     json_array_append_new(text, json_string("Marks above the charts are events; the table below tells what happened."));
     if (run->at.width > 1) {
-        snprintf(line, sizeof line,
-                 "Of each %llu steps the first, the lowest, the highest and the last value are drawn.",
-                 (unsigned long long)run->at.width);
+        snprintf(
+            line, sizeof line,
+            "Lines are means of %llu steps each; the bands around them reach from the lowest to the highest value.",
+            (unsigned long long)run->at.width);
         json_array_append_new(text, json_string(line));
     }
     if (run->replicas > EK_OWN_LINE_MOST) {
@@ -191,7 +198,7 @@ static json_t *describe_steps(const ek_run_data *run)
     json_t *marks = ek_report_events_marks(&run->events, MARKS_MOST, &left_out);
     return json_pack("{s:s, s:o, s:{s:s, s:o}, s:o, s:o}", "heading", "Step by step", "text",
                      describe_thinning(run, left_out), "other_x", "name", "seconds since the launch", "points",
-                     ek_thin_points(&run->at, false), "charts", charts, "events", marks);
+                     ek_thin_ends(&run->at), "charts", charts, "events", marks);
 }
 
 /* ------------------------------------------------------------------------------------------------ events */
