@@ -43,7 +43,7 @@ static ek_status read_source(const ek_plan_cluster *cluster, uint32_t domain_slo
     if (cluster->nvidia_smi)
         return ek_inventory_read_nvidia_smi(inventory, cluster->nvidia_smi, cluster->node_gpus);
     if (cluster->scontrol)
-        return ek_inventory_read_scontrol(inventory, cluster->scontrol, cluster->topology);
+        return ek_inventory_read_scontrol(inventory, cluster->scontrol, cluster->topology, cluster->node_gpus);
     const ek_inventory_numbers numbers = {.domains = cluster->domains,
                                           .domain_slots = cluster->domain_slots ? cluster->domain_slots : domain_slots,
                                           .node_gpus = cluster->node_gpus,

@@ -74,8 +74,10 @@ ek_status ek_inventory_read_csv(ek_inventory **inventory, const char *path);
 ek_status ek_inventory_read_nvidia_smi(ek_inventory **inventory, const char *folder, uint32_t node_gpus);
 
 /* `nodes`: the output of `scontrol show node`; `topology`: a topology.conf (or topology.yaml's blocks) of the block
- * plugin, or the output of `scontrol show topology`; a block is a domain. */
-ek_status ek_inventory_read_scontrol(ek_inventory **inventory, const char *nodes, const char *topology);
+ * plugin, or the output of `scontrol show topology`; a block is a domain. A node should have node_gpus GPUs, of which
+ * those that Slurm does not list have failed; 0: as many as it lists. */
+ek_status ek_inventory_read_scontrol(ek_inventory **inventory, const char *nodes, const char *topology,
+                                     uint32_t node_gpus);
 
 /* The slots that `name` means: the domain of that name, DOMAIN.SLOT (its index in the domain), or the node of that
  * name, whichever is found first. False: nothing. */

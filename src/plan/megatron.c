@@ -49,19 +49,18 @@ static uint32_t lower_degree(const sharded tensors[TENSORS], uint32_t base, uint
 static ek_status refuse_reduced(const sharded *tensor, uint32_t base, uint32_t reduced, uint32_t lower)
 {
     uint32_t chunk = (tensor->units + reduced - 1) / reduced, chunks = (tensor->units + chunk - 1) / chunk;
-    char why[100], remedy[100];
+    char why[100], lower_text[100] = "no lower degree fits";
     if (chunks < reduced)
         snprintf(why, sizeof why, "its chunks of %u make %u shards", chunk, chunks);
     else
         snprintf(why, sizeof why, "its chunks of %u leave %u for the last shard", chunk,
                  tensor->units - (chunks - 1) * chunk);
     if (lower > 0)
-        snprintf(remedy, sizeof remedy, "TP%u is the next lower degree that it can run: drain slots down to that",
-                 lower);
-    else
-        snprintf(remedy, sizeof remedy, "no lower degree fits this model either");
-    return ek_fail(EK_INVALID, "%s: Megatron cannot cut %u %s for TP%u beside TP%u: %s; %s", tensor->key, tensor->units,
-                   tensor->units_name, reduced, base, why, remedy);
+        snprintf(lower_text, sizeof lower_text, "drain slots down to TP%u, the next degree that fits", lower);
+    return ek_fail(EK_INVALID,
+                   "%s: Megatron cannot cut %u %s for TP%u beside TP%u: %s; %s; parallel.min_tp: %u leaves reduced "
+                   "replicas out",
+                   tensor->key, tensor->units, tensor->units_name, reduced, base, why, lower_text, base);
 }
 
 static ek_status check_model(const ek_perf_model *model, const ek_ranks *ranks)

@@ -196,8 +196,30 @@ static ek_status read_nodes(slurm_nodes *nodes)
 
 /* ------------------------------------------------------------------------------------------------ blocks */
 
+/* A row for each GPU that the node should have; which of them are missing nobody can say, so the last ones. */
+static ek_status add_gpus(ek_rows *rows, const slurm_nodes *nodes, const slurm_node *node, const char *domain,
+                          uint32_t node_gpus)
+{
+    char reason[80];
+    snprintf(reason, sizeof reason, "vanished: the node has %u of its %u GPUs", node->gpus, node_gpus);
+    const char *vanished = ek_rows_keep(rows, reason);
+    if (!vanished)
+        return ek_fail(EK_NO_MEMORY, "out of memory");
+    for (uint32_t gpu = 0; gpu < node->gpus || gpu < node_gpus; gpu++) {
+        bool is_there = gpu < node->gpus;
+        EK_TRY(ek_rows_add(rows, &(ek_inventory_row){.domain = domain,
+                                                     .node = node->name,
+                                                     .gpu = gpu,
+                                                     .state = is_there ? node->state : EK_SLOT_FAILED,
+                                                     .reason = is_there ? node->reason : vanished,
+                                                     .file = nodes->path,
+                                                     .line = node->line}));
+    }
+    return EK_OK;
+}
+
 static ek_status place_node(ek_rows *rows, slurm_nodes *nodes, const ek_block *block, const char *name,
-                            const char *topology)
+                            const char *topology, uint32_t node_gpus)
 {
     slurm_node *node =
         bsearch(&(slurm_node){.name = (char *)name}, nodes->list, nodes->count, sizeof *nodes->list, by_name);
@@ -207,22 +229,19 @@ static ek_status place_node(ek_rows *rows, slurm_nodes *nodes, const ek_block *b
     if (node->is_placed)
         return ek_fail(EK_INVALID, "%s:%u: node %.60s of block %.60s is in a block already", topology, block->line,
                        name, block->name);
-    if (node->gpus == 0)
-        return ek_fail(EK_INVALID, "%s:%u: node %.60s of block %.60s has no GPUs; Gres=gpu:… is needed", nodes->path,
-                       node->line, name, block->name);
+    if (node->gpus == 0 && node_gpus == 0)
+        return ek_fail(EK_INVALID,
+                       "%s:%u: node %.60s of block %.60s has no GPUs; Gres=gpu:…, or cluster.node_gpus, is needed",
+                       nodes->path, node->line, name, block->name);
+    if (node_gpus > 0 && node->gpus > node_gpus)
+        return ek_fail(EK_INVALID, "%s:%u: node %.60s has %u GPUs; at most cluster.node_gpus, %u, is allowed",
+                       nodes->path, node->line, name, node->gpus, node_gpus);
     node->is_placed = true;
-    for (uint32_t gpu = 0; gpu < node->gpus; gpu++)
-        EK_TRY(ek_rows_add(rows, &(ek_inventory_row){.domain = block->name,
-                                                     .node = node->name,
-                                                     .gpu = gpu,
-                                                     .state = node->state,
-                                                     .reason = node->reason,
-                                                     .file = nodes->path,
-                                                     .line = node->line}));
-    return EK_OK;
+    return add_gpus(rows, nodes, node, block->name, node_gpus);
 }
 
-ek_status ek_inventory_read_scontrol(ek_inventory **inventory, const char *nodes_path, const char *topology_path)
+ek_status ek_inventory_read_scontrol(ek_inventory **inventory, const char *nodes_path, const char *topology_path,
+                                     uint32_t node_gpus)
 {
     ek_topology topology = {0};
     ek_rows rows = {0};
@@ -233,7 +252,7 @@ ek_status ek_inventory_read_scontrol(ek_inventory **inventory, const char *nodes
     for (size_t i = 0; i < topology.block_count; i++) {
         const ek_block *block = &topology.blocks[i];
         for (size_t j = 0; status == EK_OK && j < block->count; j++)
-            status = place_node(&rows, &nodes, block, topology.nodes.names[block->first + j], topology_path);
+            status = place_node(&rows, &nodes, block, topology.nodes.names[block->first + j], topology_path, node_gpus);
     }
     if (status == EK_OK)
         status = ek_inventory_create(inventory, rows.list, rows.count);

@@ -72,11 +72,11 @@ static char *read_page(const char *path)
 }
 
 /* Every command and the number of its options, in the order of `evenkeel --help`. */
-#define COMMANDS "train, bench, report, power, version"
+#define COMMANDS "train, plan, bench, report, power, version"
 static const struct {
     const char *name;
     unsigned options;
-} commands[] = {{"train", 11}, {"bench", 2}, {"report", 3}, {"power", 4}, {"version", 1}};
+} commands[] = {{"train", 11}, {"plan", 8}, {"bench", 2}, {"report", 3}, {"power", 4}, {"version", 1}};
 
 /* Every option that `evenkeel COMMAND --help` lists is in docs/command-line.md, and the command itself. */
 static void assert_documented(const char *command, unsigned options)
@@ -205,6 +205,11 @@ static const struct {
     {{"report", "-orun.html", TINY_CONFIG},
      TINY_CONFIG
      ":1: no JSON object ('[' or '{' expected near '#'); a file that evenkeel train --metrics wrote is needed"},
+    {{"plan"}, "--cluster FILE is needed; see evenkeel plan --help"},
+    {{"plan", "--cluster=c.yaml"}, "--job FILE is needed; see evenkeel plan --help"},
+    {{"plan", "--format=xml"}, "--format: found \"xml\"; table, json, megatron or slurm is needed"},
+    {{"plan", "--cluster", "missing.yaml", "--job", "missing.yaml"},
+     "missing.yaml: cannot be opened (No such file or directory); a YAML file is needed"},
     {{"power"}, POWER_FORM},
     {{"power", "--state=x"}, POWER_FORM},
     {{"power", "raise"}, POWER_FORM},

@@ -405,22 +405,24 @@ static void test_refusals(void **state)
     (void)state;
     ek_perf_model model = {.hidden = 16384, .heads = 128, .kv_heads = 128, .ffn = 53760, .vocab = 30720};
     assert_refused(32, 2, model, "model.heads: Megatron cannot cut 128 attention heads for TP30 beside TP32: ",
-                   "its chunks of 5 make 26 shards; TP16 is the next lower degree");
+                   "its chunks of 5 make 26 shards; drain slots down to TP16, the next degree that fits; "
+                   "parallel.min_tp: 32 leaves reduced replicas out");
     assert_refused(8, 1, model, "model.heads: Megatron cannot cut 128 attention heads for TP7 beside TP8: ",
-                   "its chunks of 19 leave 14 for the last shard; TP4 is the next lower degree");
+                   "its chunks of 19 leave 14 for the last shard; drain slots down to TP4, ");
     model.heads = model.kv_heads = 24;
     model.hidden = 3072;
     assert_refused(8, 1, model, "model.heads: Megatron cannot cut 24 attention heads for TP7 beside TP8: ",
-                   "its chunks of 4 make 6 shards; TP6 is");
+                   "its chunks of 4 make 6 shards; drain slots down to TP6, ");
     model.kv_heads = 8;
-    assert_refused(8, 2, model, "model.kv_heads: Megatron cannot cut 8 KV heads for TP6 beside TP8: ", "TP4 is");
+    assert_refused(8, 2, model, "model.kv_heads: Megatron cannot cut 8 KV heads for TP6 beside TP8: ", "down to TP4, ");
     model.kv_heads = 24;
     model.ffn = 8192;
-    assert_refused(8, 2, model, "model.ffn: Megatron cannot cut 8192 FFN columns for TP6 beside TP8: ", "TP4 is");
+    assert_refused(8, 2, model,
+                   "model.ffn: Megatron cannot cut 8192 FFN columns for TP6 beside TP8: ", "down to TP4, ");
     model.ffn = 12288;
     model.vocab = 50264;
     assert_refused(8, 2, model,
-                   "model.vocab: Megatron cannot cut 50264 vocabulary rows for TP6 beside TP8: ", "TP4 is");
+                   "model.vocab: Megatron cannot cut 50264 vocabulary rows for TP6 beside TP8: ", "down to TP4, ");
     model.vocab = 50257;
     assert_refused(8, 0, model,
                    "model.vocab: Megatron cannot cut 50257 vocabulary rows for TP8: ", "a multiple of 8 is needed");
@@ -429,10 +431,9 @@ static void test_refusals(void **state)
     model.expert_ffn = 1024;
     assert_refused(8, 4, model, "model.experts: ", "TP4");
     model.experts = 0;
-    model.hidden = 25 * 40; /* 25 rows a head, 5 query heads to a KV head: 50 / 5 works; 4: 50 / 4 does not */
     model.heads = 40;
     model.kv_heads = 8;
-    model.hidden = 40 * 26;
+    model.hidden = 40 * 26; /* 26 rows a head, 5 query heads to a KV head: 2 x 26 / 5 is not whole */
     assert_refused(8, 4, model, "model.kv_heads: Megatron cannot cut the QKV weight for TP4 beside TP8: ",
                    "5 query heads share a KV head, which must divide 2 x 26 rows");
 }

@@ -49,13 +49,13 @@ static const char *const topologies[][2] = {
 };
 
 static ek_status read_texts(ek_inventory **inventory, const char *nodes, const char *topology_name,
-                            const char *topology)
+                            const char *topology, uint32_t node_gpus)
 {
     char folder[FOLDER_BYTES], nodes_path[PATH_BYTES], topology_path[PATH_BYTES];
     folder_create(folder);
     folder_write(folder, "nodes", nodes, strlen(nodes), nodes_path);
     folder_write(folder, topology_name, topology, strlen(topology), topology_path);
-    ek_status status = ek_inventory_read_scontrol(inventory, nodes_path, topology_path);
+    ek_status status = ek_inventory_read_scontrol(inventory, nodes_path, topology_path, node_gpus);
     folder_remove(folder);
     return status;
 }
@@ -77,7 +77,7 @@ static void test_racks(void **state)
                                               : NULL);
             describe(nodes + used, one_line, 99, "(null)", "IDLE", NULL);
             ek_inventory *inventory;
-            assert_ok(read_texts(&inventory, nodes, topologies[form][0], topologies[form][1]));
+            assert_ok(read_texts(&inventory, nodes, topologies[form][0], topologies[form][1], one_line ? 4 : 0));
             assert_int_equal(inventory->domain_count, 2);
             assert_int_equal(inventory->node_count, 36);
             for (uint32_t domain = 0; domain < 2; domain++) {
@@ -140,7 +140,7 @@ static void test_states(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         describe(nodes, i % 2, 1, "gpu:4", cases[i].text, NULL);
         ek_inventory *inventory;
-        assert_ok(read_texts(&inventory, nodes, "t", "BlockName=b Nodes=node001\n"));
+        assert_ok(read_texts(&inventory, nodes, "t", "BlockName=b Nodes=node001\n", 0));
         for (uint32_t slot = 0; slot < 4; slot++) {
             if (inventory->slots[slot].state != cases[i].state)
                 fail_msg("%s is taken for %s", cases[i].text, ek_slot_state_text(inventory->slots[slot].state));
@@ -175,13 +175,33 @@ static void test_generic_resources(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         describe(nodes, i % 2, 1, cases[i].gres, "IDLE", NULL);
         ek_inventory *inventory;
-        ek_status status = read_texts(&inventory, nodes, "t", "BlockName=b Nodes=node001\n");
+        ek_status status = read_texts(&inventory, nodes, "t", "BlockName=b Nodes=node001\n", 0);
         assert_int_equal(status, cases[i].gpus > 0 ? EK_OK : EK_INVALID);
         if (status != EK_OK)
             continue;
         assert_int_equal(inventory->slot_count, cases[i].gpus);
         ek_inventory_destroy(inventory);
     }
+}
+
+static void test_vanished_gpus(void **state)
+{
+    (void)state;
+    static char nodes[TEXT_BYTES];
+    size_t used = describe(nodes, false, 1, "gpu:gb200:3", "IDLE", NULL);
+    describe(nodes + used, false, 2, "(null)", "DOWN", NULL);
+    ek_inventory *inventory;
+    assert_ok(read_texts(&inventory, nodes, "t", "BlockName=b Nodes=node[001-002]\n", 4));
+    assert_int_equal(inventory->slot_count, 8);
+    assert_int_equal(inventory->domains[0].live, 3);
+    for (uint32_t slot = 3; slot < 8; slot++) {
+        assert_int_equal(inventory->slots[slot].state, EK_SLOT_FAILED);
+        assert_string_equal(inventory->slots[slot].reason, slot == 3 ? "vanished: the node has 3 of its 4 GPUs"
+                                                                     : "vanished: the node has 0 of its 4 GPUs");
+    }
+    ek_inventory_destroy(inventory);
+    assert_int_equal(read_texts(&inventory, nodes, "t", "BlockName=b Nodes=node001\n", 2), EK_INVALID);
+    assert_non_null(strstr(ek_error(), "/nodes:1: node node001 has 3 GPUs; at most cluster.node_gpus, 2"));
 }
 
 static void test_refusals(void **state)
@@ -211,22 +231,20 @@ static void test_refusals(void **state)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         ek_inventory *inventory = NULL;
-        assert_int_equal(read_texts(&inventory, cases[i].nodes, cases[i].name, cases[i].topology), EK_INVALID);
+        assert_int_equal(read_texts(&inventory, cases[i].nodes, cases[i].name, cases[i].topology, 0), EK_INVALID);
         assert_null(inventory);
         if (!strstr(ek_error(), cases[i].first) || !strstr(ek_error(), cases[i].second))
             fail_msg("%zu: \"%s\" lacks \"%s\" or \"%s\"", i, ek_error(), cases[i].first, cases[i].second);
     }
     ek_inventory *inventory;
-    assert_int_equal(ek_inventory_read_scontrol(&inventory, "/nowhere", "/nowhere"), EK_IO);
+    assert_int_equal(ek_inventory_read_scontrol(&inventory, "/nowhere", "/nowhere", 0), EK_IO);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_racks),
-        cmocka_unit_test(test_states),
-        cmocka_unit_test(test_generic_resources),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_racks),         cmocka_unit_test(test_states),   cmocka_unit_test(test_generic_resources),
+        cmocka_unit_test(test_vanished_gpus), cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
