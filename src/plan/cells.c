@@ -12,6 +12,7 @@ typedef struct domain_work {
     uint32_t least_degree;
     plan_candidates *candidates;
     size_t slots_used;  /* of candidates->slots */
+    uint32_t *counts;   /* [domains] how many cells each makes */
     uint32_t *degrees;  /* [most cells of a domain] as they should be */
     bool *taken;        /* [slots of the inventory] */
     uint32_t *cells_of; /* with a placement: its cells by domain, those with the most slots left first */
@@ -20,6 +21,7 @@ typedef struct domain_work {
 
 static void free_work(domain_work *work)
 {
+    free(work->counts);
     free(work->degrees);
     free(work->taken);
     free(work->cells_of);
@@ -37,14 +39,15 @@ static ek_status allocate(domain_work *work)
         most = count > most ? count : most;
         total += count;
     }
+    work->counts = malloc(inventory->domain_count * sizeof *work->counts);
     work->degrees = malloc(((size_t)most + 1) * sizeof *work->degrees);
     work->taken = calloc(inventory->slot_count, sizeof *work->taken);
     work->cells_of = malloc((cells + 1) * sizeof *work->cells_of);
     work->first = calloc((size_t)inventory->domain_count + 2, sizeof *work->first);
     work->candidates->items = malloc((total + cells + 1) * sizeof *work->candidates->items);
     work->candidates->slots = malloc(inventory->slot_count * sizeof *work->candidates->slots);
-    if (!work->degrees || !work->taken || !work->cells_of || !work->first || !work->candidates->items ||
-        !work->candidates->slots)
+    if (!work->counts || !work->degrees || !work->taken || !work->cells_of || !work->first ||
+        !work->candidates->items || !work->candidates->slots)
         return ek_fail(EK_NO_MEMORY, "no memory for the cells of %u domains", inventory->domain_count);
     return EK_OK;
 }
@@ -162,21 +165,61 @@ static void make_cells(domain_work *work, uint32_t domain, uint32_t count)
         qsort(item->slots, item->degree, sizeof *item->slots, compare_slots);
 }
 
+/* ---------------------------------------------------------------------------------------- how many, and all */
+
+/* The degrees of `count` cells of a domain, or of as many as there can be; returns how many. */
+static uint32_t degrees_of(const domain_work *work, uint32_t domain, uint32_t count)
+{
+    uint32_t tp = work->options->parallel->tp;
+    return ek_packing_cells(count * tp, work->options->inventory->domains[domain].live, tp, work->least_degree,
+                            work->degrees);
+}
+
+/* A domain makes all the cells that it can; but where the job does not need as many, the smallest ones of domains with
+ * several are given up, for what they have makes others of their domain larger. */
+static void set_counts(const domain_work *work)
+{
+    const ek_inventory *inventory = work->options->inventory;
+    uint32_t tp = work->options->parallel->tp, smallest = 0;
+    uint64_t needed = (uint64_t)work->options->parallel->dp * work->options->parallel->pp, total = 0;
+    for (uint32_t domain = 0; domain < inventory->domain_count; domain++) {
+        work->counts[domain] = degrees_of(work, domain, inventory->domains[domain].slots / tp);
+        total += work->counts[domain];
+    }
+    while (total > needed && smallest != EK_NONE) {
+        uint32_t least = tp;
+        smallest = EK_NONE;
+        for (uint32_t domain = 0; domain < inventory->domain_count; domain++) {
+            uint32_t count = work->counts[domain];
+            if (count < 2)
+                continue;
+            degrees_of(work, domain, count);
+            if (work->degrees[count - 1] >= least)
+                continue;
+            least = work->degrees[count - 1];
+            smallest = domain;
+        }
+        if (smallest != EK_NONE) {
+            work->counts[smallest]--;
+            total--;
+        }
+    }
+}
+
 ek_status plan_list_candidates(plan_candidates *candidates, const ek_plan_options *options, uint32_t least_degree)
 {
     domain_work work = {.options = options, .least_degree = least_degree, .candidates = candidates};
-    const ek_inventory *inventory = options->inventory;
     *candidates = (plan_candidates){0};
     ek_status status = allocate(&work);
-    if (status == EK_OK)
+    if (status == EK_OK) {
         sort_placed(&work);
-    for (uint32_t domain = 0; domain < inventory->domain_count && status == EK_OK; domain++) {
+        set_counts(&work);
+    }
+    for (uint32_t domain = 0; domain < options->inventory->domain_count && status == EK_OK; domain++) {
         if (options->in_place)
             keep_cells(&work, domain);
         else
-            make_cells(&work, domain,
-                       ek_packing_cells(inventory->domains[domain].slots, inventory->domains[domain].live,
-                                        options->parallel->tp, least_degree, work.degrees));
+            make_cells(&work, domain, degrees_of(&work, domain, work.counts[domain]));
     }
     free_work(&work);
     if (status != EK_OK)

@@ -83,6 +83,21 @@ static void test_large_domain(void **state)
     planned_destroy(&planned);
 }
 
+/* Half a domain of two TP groups has failed: one replica gets all that is left, two share it. */
+static void test_half_a_domain(void **state)
+{
+    (void)state;
+    test_plan planned;
+    const test_cluster cluster = {1, 8, 8, "x.x.x.x."};
+    planned_create(&planned, &cluster, 1, 1, 4, NULL);
+    assert_int_equal(planned.plan->replica[0].least_degree, 4);
+    planned_destroy(&planned);
+    planned_create(&planned, &cluster, 2, 1, 4, NULL);
+    assert_int_equal(planned.plan->replica[0].least_degree, 1);
+    assert_int_equal(planned.plan->replica[1].least_degree, 3);
+    planned_destroy(&planned);
+}
+
 static void test_no_failure(void **state)
 {
     (void)state;
@@ -383,8 +398,10 @@ static void test_random_clusters(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_by_hand),  cmocka_unit_test(test_large_domain), cmocka_unit_test(test_no_failure),
-        cmocka_unit_test(test_refusals), cmocka_unit_test(test_memory),       cmocka_unit_test(test_random_clusters),
+        cmocka_unit_test(test_by_hand),         cmocka_unit_test(test_large_domain),
+        cmocka_unit_test(test_half_a_domain),   cmocka_unit_test(test_no_failure),
+        cmocka_unit_test(test_refusals),        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_random_clusters),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

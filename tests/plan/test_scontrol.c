@@ -249,9 +249,10 @@ static void test_damage(void **state)
     static char nodes[TEXT_BYTES];
     char topology[1000];
     uint64_t draw = 0;
+    int taken = 0;
     for (int trial = 0; trial < 1500; trial++) {
         size_t form = (size_t)trial % 3, used = 0;
-        for (unsigned node = 1; node <= 3; node++)
+        for (unsigned node = 1; node <= 36; node++)
             used += describe(nodes + used, trial % 2, node, "gpu:gb200:4(S:0-1),nic:2", "IDLE+DRAIN", "a [b] c");
         snprintf(topology, sizeof topology, "%s", topologies[form][1]);
         for (unsigned damage = 0; damage <= ek_random_u64(3, 1, draw) % 3; damage++) {
@@ -265,11 +266,13 @@ static void test_damage(void **state)
         ek_status status = read_texts(&inventory, nodes, topologies[form][0], topology, 4);
         if (status == EK_OK) {
             ek_inventory_destroy(inventory);
+            taken++;
             continue;
         }
         assert_int_equal(status, EK_INVALID);
         assert_memory_equal(ek_error(), "/tmp/evenkeel-plan-test-", 24);
     }
+    assert_in_range(taken, 100, 1400);
 }
 
 int main(void)
