@@ -111,14 +111,14 @@ static ek_status cannot_write(const char *path)
     return ek_fail(EK_IO, "--output %s: %s; name a file that can be written", path, strerror(errno));
 }
 
-/* The file is written under another name first: it is there as a whole or not at all. What is no regular file is
- * written to as it is. */
+/* The file is written under another name first: it is there as a whole or not at all. What is no regular file,
+ * a link too (/dev/stdout), is written to as it is. */
 static ek_status write_output(const command_line *given, const ek_planning *planning)
 {
     struct stat found;
     if (!given->output)
         return write_planning(given, planning, stdout);
-    bool whole = stat(given->output, &found) != 0 || S_ISREG(found.st_mode);
+    bool whole = lstat(given->output, &found) != 0 || S_ISREG(found.st_mode);
     char *part = NULL;
     if (asprintf(&part, whole ? "%s.%d.part" : "%s", given->output, (int)getpid()) < 0)
         return ek_fail(EK_NO_MEMORY, "no memory for a file name");

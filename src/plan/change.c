@@ -110,7 +110,7 @@ void ek_plan_print_change(const ek_plan_change *change, const ek_plan *plan, FIL
         fprintf(file, "\n%-24s %12s %6s    %12s %6s\n", "domain", "from replica", "stage", "to replica", "stage");
     for (size_t i = 0; i < change->move_count; i++) {
         const ek_plan_move *move = &change->moves[i];
-        fprintf(file, "%-24s ", plan->inventory->domains[move->domain].name);
+        fprintf(file, "%-24.24s ", plan->inventory->domains[move->domain].name);
         if (move->old_replica == EK_NONE)
             fprintf(file, "%12s %6s", "spare", "");
         else

@@ -5,6 +5,8 @@
 
 #include "plan/build.h"
 
+#define LOST_WIDTH 62 /* of GPUs out of use, behind LOST_INDENT */
+#define LOST_INDENT 34
 #define NAME_WIDTH 18 /* of a domain; longer ones are cut in front, where they differ least */
 
 const char *ek_bytes_text(double bytes, char text[EK_BYTES_TEXT])
@@ -135,21 +137,23 @@ static void print_units(const ek_plan *plan, uint32_t stage, uint32_t level, FIL
     }
 }
 
-/* GPUs of the domain that are not live: "d3-n1:2". */
+/* GPUs of the domain that are not live, as many as have room: "d3-n1:2 failed". */
 static void print_lost(const ek_plan *plan, const ek_domain *domain, FILE *file)
 {
     const ek_inventory *inventory = plan->inventory;
-    int column = 0;
+    int room = LOST_WIDTH;
     for (uint32_t slot = domain->first_slot; slot < domain->first_slot + domain->slots; slot++) {
         const ek_slot *lost = &inventory->slots[slot];
         if (lost->state == EK_SLOT_LIVE)
             continue;
-        if (column > 60) {
+        char text[64];
+        room -= snprintf(text, sizeof text, " %.40s:%u %s", inventory->nodes[lost->node].name, lost->gpu,
+                         ek_slot_state_text(lost->state));
+        if (room < 0) {
             fprintf(file, " …");
-            break;
+            return;
         }
-        column +=
-            fprintf(file, " %s:%u %s", inventory->nodes[lost->node].name, lost->gpu, ek_slot_state_text(lost->state));
+        fprintf(file, "%s", text);
     }
 }
 
@@ -172,7 +176,7 @@ static void print_reduced(const ek_plan *plan, FILE *file)
             fprintf(file, "%7u %5u  %-*s %4u %9.1f %9s", replica, stage, NAME_WIDTH, short_name(domain->name),
                     cell->degree, cell->watts, ek_bytes_text(memory.total, bytes));
             print_units(plan, stage, plan->base_degree - cell->degree, file);
-            fprintf(file, "\n%*s", 34 + NAME_WIDTH - 18, "");
+            fprintf(file, "\n%*s", LOST_INDENT, "");
             print_lost(plan, domain, file);
             fputc('\n', file);
         }
