@@ -55,6 +55,9 @@ void ek_field_allowed(const ek_field *field, char text[EK_ALLOWED_BYTES])
         snprintf(text, EK_ALLOWED_BYTES, "a list of whole numbers from %llu to %llu", (unsigned long long)field->least,
                  (unsigned long long)field->most);
         return;
+    case EK_FIELD_STRINGS:
+        snprintf(text, EK_ALLOWED_BYTES, "a list of strings");
+        return;
     case EK_FIELD_PAIRS:
         snprintf(text, EK_ALLOWED_BYTES, "a list of pairs of numbers from %g to %.7g", field->least_real,
                  field->most_real);
@@ -173,11 +176,16 @@ static bool parse_choice(const ek_field *field, const yaml_node_t *node, uint32_
     return false;
 }
 
+/* True for what a string may be: nothing else that could be meant, and not empty. */
+static bool is_string(const yaml_node_t *node)
+{
+    return ek_is_scalar(node) && !ek_is_nothing(node) && node->data.scalar.length > 0;
+}
+
 static ek_status set_string(ek_origin origin, const ek_field *field, const yaml_node_t *node, char **value)
 {
     uint32_t choice;
-    if (!ek_is_scalar(node) || ek_is_nothing(node) || node->data.scalar.length == 0 ||
-        (field->choices && !parse_choice(field, node, &choice)))
+    if (!is_string(node) || (field->choices && !parse_choice(field, node, &choice)))
         return refuse_value(origin, field, node);
     char *copy = strdup(ek_scalar_text(node));
     if (!copy)
@@ -206,6 +214,34 @@ static ek_status set_wholes(ek_origin origin, const ek_field *field, yaml_docume
                               ek_found(item, text), (unsigned long long)field->least, (unsigned long long)field->most);
         }
         list[i] = (uint32_t)value;
+    }
+    free(*values);
+    *values = list;
+    *count = length;
+    return EK_OK;
+}
+
+static ek_status set_strings(ek_origin origin, const ek_field *field, yaml_document_t *document,
+                             const yaml_node_t *node, char ***values, size_t *count)
+{
+    if (node->type != YAML_SEQUENCE_NODE)
+        return refuse_value(origin, field, node);
+    const yaml_node_item_t *items = node->data.sequence.items.start;
+    size_t length = (size_t)(node->data.sequence.items.top - items), bytes = 1; /* an empty list is not NULL */
+    for (size_t i = 0; i < length; i++) {
+        const yaml_node_t *item = yaml_document_get_node(document, items[i]);
+        char text[EK_FOUND_BYTES];
+        if (!is_string(item))
+            return ek_fail_at(origin, "%s[%zu]: found %s; a string is needed", field->key, i, ek_found(item, text));
+        bytes += sizeof(char *) + item->data.scalar.length + 1;
+    }
+    char **list = malloc(bytes);
+    if (!list)
+        return ek_fail(EK_NO_MEMORY, "no memory for %s", field->key);
+    char *end = (char *)(list + length);
+    for (size_t i = 0; i < length; i++) {
+        list[i] = end;
+        end = stpcpy(end, ek_scalar_text(yaml_document_get_node(document, items[i]))) + 1;
     }
     free(*values);
     *values = list;
@@ -297,6 +333,10 @@ ek_status ek_field_set(const ek_settings *settings, size_t index, ek_origin orig
     case EK_FIELD_WHOLES:
         EK_TRY(set_wholes(origin, field, document, node, place,
                           (size_t *)(void *)((char *)settings->target + field->count_offset)));
+        break;
+    case EK_FIELD_STRINGS:
+        EK_TRY(set_strings(origin, field, document, node, place,
+                           (size_t *)(void *)((char *)settings->target + field->count_offset)));
         break;
     case EK_FIELD_PAIRS:
         EK_TRY(set_pairs(origin, field, document, node, place,

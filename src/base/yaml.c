@@ -338,7 +338,8 @@ ek_status ek_settings_read(const ek_settings *settings, const char *const *overr
 void ek_settings_free(const ek_field *fields, size_t count, void *target)
 {
     for (size_t i = 0; i < count; i++) {
-        if (fields[i].kind != EK_FIELD_STRING && fields[i].kind != EK_FIELD_WHOLES && fields[i].kind != EK_FIELD_PAIRS)
+        if (fields[i].kind != EK_FIELD_STRING && fields[i].kind != EK_FIELD_WHOLES &&
+            fields[i].kind != EK_FIELD_STRINGS && fields[i].kind != EK_FIELD_PAIRS)
             continue;
         void **place = (void **)(void *)((char *)target + fields[i].offset);
         free(*place);

@@ -23,6 +23,7 @@ typedef enum ek_field_kind {
     EK_FIELD_STRING,  /* char *, one of choices[] if there are any */
     EK_FIELD_CHOICE,  /* an enum: the index in choices[] */
     EK_FIELD_WHOLES,  /* uint32_t *, with a size_t at count_offset */
+    EK_FIELD_STRINGS, /* char **, with a size_t at count_offset; one block of memory */
     EK_FIELD_PAIRS,   /* double *, two numbers a pair, with a size_t at count_offset: the number of pairs */
 } ek_field_kind;
 
@@ -31,7 +32,7 @@ typedef struct ek_field {
     ek_field_kind kind;
     size_t offset;       /* of the value in the target */
     size_t bytes;        /* of the value: 4 or 8, for numbers */
-    size_t count_offset; /* EK_FIELD_WHOLES, EK_FIELD_PAIRS */
+    size_t count_offset; /* EK_FIELD_WHOLES, EK_FIELD_STRINGS, EK_FIELD_PAIRS */
     uint64_t least, most;
     double least_real, most_real;
     const char *const *choices; /* ends with NULL */

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "report/run_data.h"
 
-enum { ROWS_MOST = 1000, MARKS_MOST = 400 };
+enum { ROWS_MOST = 1000, MARKS_MOST = 200 };
 
 /* ------------------------------------------------------------------------------------------------- facts */
 
@@ -54,15 +54,15 @@ static ek_status describe_facts(const ek_run_data *run, double goodput, json_t *
     add_fact(facts, "steps committed", text);
     add_fact(facts, "wall time", describe_seconds(run->last_moment, time));
     snprintf(text, sizeof text, "%.1f %%", 100.0 * goodput);
-    add_fact(facts, "goodput (time on committed steps)", text);
+    add_fact(facts, "goodput", text);
     snprintf(text, sizeof text, "%.4f → %.4f", run->first_loss, run->last_loss);
-    add_fact(facts, "loss, first and last step", text);
+    add_fact(facts, "loss, first to last step", text);
     snprintf(text, sizeof text, "%.4g", speed);
-    add_fact(facts, "tokens per second, median", text);
+    add_fact(facts, "tokens/s, median", text);
     snprintf(text, sizeof text, "%zu", run->failures);
     add_fact(facts, "ranks lost", text);
     snprintf(text, sizeof text, "%zu", run->returns);
-    add_fact(facts, "ranks that returned", text);
+    add_fact(facts, "ranks returned", text);
     return EK_OK;
 }
 
@@ -92,7 +92,9 @@ static json_t *describe_goodput(const double seconds[EK_GOODPUT_PARTS], double t
                                               total > 0.0 ? 100.0 * seconds[part] / total : 0.0, parts[part].meaning));
     }
     json_array_append_new(rows, json_pack("[s, f, f, s]", "total", total, 100.0, "the wall time of the run"));
-    json_array_append_new(text, json_string("Every second of the run is in one of these parts."));
+    json_array_append_new(
+        text, json_string("Every second of the run is in one of these parts. Goodput is the share of committed "
+                          "steps, slower ones too."));
     if (!has_whole)
         json_array_append_new(text, json_string("No step had all replicas whole, so slower steps cannot be told from "
                                                 "productive ones."));
@@ -130,9 +132,15 @@ static json_t *describe_chart(const chart_words *words, json_t *series)
                      "step", "y", "name", words->y, "zero", words->from_zero, "series", series);
 }
 
-static json_t *describe_series(const char *name, const ek_thin *points, const char *kind)
+/* Of a series that is too long the means, with the extremes around them: a line, whatever the chart is. */
+static json_t *describe_series(const char *name, const ek_thin *thin, const char *kind)
 {
-    return json_pack("{s:s, s:o}", "name", name, "points", ek_thin_points(points, strcmp(kind, "step") == 0));
+    json_t *series = json_pack("{s:s, s:o}", "name", name, "points", ek_thin_means(thin, strcmp(kind, "step") == 0));
+    if (thin->width > 1) {
+        json_object_set_new(series, "kind", json_string("line"));
+        json_object_set_new(series, "band", ek_thin_band(thin));
+    }
+    return series;
 }
 
 static json_t *describe_replica_chart(const ek_run_data *run, ek_replica_chart chart)
@@ -156,9 +164,10 @@ static json_t *describe_thinning(const ek_run_data *run, size_t marks_left_out)
     json_t *text = json_array();
     json_array_append_new(text, json_string("Marks above the charts are events; the table below tells what happened."));
     if (run->at.width > 1) {
-        snprintf(line, sizeof line,
-                 "Of each %llu steps the first, the lowest, the highest and the last value are drawn.",
-                 (unsigned long long)run->at.width);
+        snprintf(
+            line, sizeof line,
+            "Lines are means of %llu steps each; the bands around them reach from the lowest to the highest value.",
+            (unsigned long long)run->at.width);
         json_array_append_new(text, json_string(line));
     }
     if (run->replicas > EK_OWN_LINE_MOST) {
@@ -189,7 +198,7 @@ static json_t *describe_steps(const ek_run_data *run)
     json_t *marks = ek_report_events_marks(&run->events, MARKS_MOST, &left_out);
     return json_pack("{s:s, s:o, s:{s:s, s:o}, s:o, s:o}", "heading", "Step by step", "text",
                      describe_thinning(run, left_out), "other_x", "name", "seconds since the launch", "points",
-                     ek_thin_points(&run->at, false), "charts", charts, "events", marks);
+                     ek_thin_ends(&run->at), "charts", charts, "events", marks);
 }
 
 /* ------------------------------------------------------------------------------------------------ events */
@@ -243,10 +252,10 @@ static ek_status describe(ek_run_data *run, const char *path, const char *title,
         json_decref(facts);
         return status;
     }
-    *page = json_pack("{s:s, s:o*, s:o, s:o, s:[o, o, o]}", "title", title ? title : "Training run", "subtitle",
-                      json_string(path) /* NULL where it is no UTF-8 */, "text", describe_warnings(run), "facts", facts,
-                      "sections", describe_goodput(seconds, total, has_whole), describe_steps(run),
-                      describe_events(run));
+    *page =
+        json_pack("{s:s, s:o*, s:o, s:o, s:[o, o, o]}", "title", title ? title : "Training run", "subtitle",
+                  json_string(path) /* NULL where it is no UTF-8 */, "text", describe_warnings(run), "facts", facts,
+                  "sections", describe_goodput(seconds, total, has_whole), describe_steps(run), describe_events(run));
     return *page ? EK_OK : ek_fail(EK_NO_MEMORY, "out of memory for the report");
 }
 
