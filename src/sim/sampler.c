@@ -259,9 +259,8 @@ static ek_status sum_run(void *context, uint32_t part)
     for (uint64_t scenario = first; scenario < end; scenario++) {
         ek_sampled sampled;
         ek_sampler_one(run->sampler, work, run->seed, scenario, run->failures, run->with_left, &sampled);
-        const double *throughput = sampled.throughput[0];
         for (uint32_t i = 0; i < loss_count; i++) {
-            double lost = 1 - throughput[i];
+            double lost = 1 - sampled.throughput[i / EK_POLICIES][i % EK_POLICIES];
             sums.sum[i] += lost;
             sums.squares[i] += lost * lost;
             sums.worst[i] = lost > sums.worst[i] ? lost : sums.worst[i];
