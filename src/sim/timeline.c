@@ -43,20 +43,18 @@ static uint32_t cell_level(const timeline_job *job, uint32_t cell)
 
 /* ---------------------------------------------------------------------------------------------- the replicas */
 
-/* The worst cells become spare, the others serve replicas, deepest first. A counting sort. */
+/* Cells serve places in order of level: whole ones first, so that the most damaged share the last replicas and the very
+ * worst are spare. A counting sort. */
 static void pack(timeline_job *job)
 {
     uint32_t cells = job->tables->domains * job->tables->cells, levels = job->steps->levels + 1, *start = job->scratch;
-    uint32_t used = job->steps->replicas * job->steps->stages, spare = cells - used;
     memset(start, 0, (levels + 2) * sizeof *start);
     for (uint32_t cell = 0; cell < cells; cell++)
-        start[levels - cell_level(job, cell) + 1]++;
-    for (uint32_t i = 1; i <= levels; i++)
-        start[i] += start[i - 1];
-    for (uint32_t cell = 0; cell < cells; cell++) {
-        uint32_t rank = start[levels - cell_level(job, cell)]++;
-        job->cell_at[rank < spare ? used + rank : rank - spare] = cell;
-    }
+        start[cell_level(job, cell) + 1]++;
+    for (uint32_t level = 1; level <= levels; level++)
+        start[level] += start[level - 1];
+    for (uint32_t cell = 0; cell < cells; cell++)
+        job->cell_at[start[cell_level(job, cell)]++] = cell;
 }
 
 /* Power of a TP group in use: under NTP all stages of a replica are at its level, under NTP-PW each is at its own,
