@@ -124,8 +124,9 @@ static ek_status trace(const timeline_job *job, double hours, double throughput)
 static ek_status pass(timeline_job *job, double hours)
 {
     double standing = fmin(fmax(job->resume - job->now, 0), hours - job->now), running = hours - job->now - standing;
-    double checkpoint_hours = job->scenario->policies.checkpoint_hours;
-    double pause_hours = job->scenario->policies.checkpoint_seconds / SECONDS_PER_HOUR;
+    const ek_sim_policies *policies = &job->scenario->policies;
+    double checkpoint_hours = job->conduct->in_place ? policies->in_place_checkpoint_hours : policies->checkpoint_hours;
+    double pause_hours = policies->checkpoint_seconds / SECONDS_PER_HOUR;
     double training = running * (checkpoint_hours / (checkpoint_hours + pause_hours));
     if (running > 0 && standing > 0)
         EK_TRY(trace(job, job->resume, job->throughput));

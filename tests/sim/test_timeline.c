@@ -180,9 +180,9 @@ static ek_status integrate(void *context, double hours, double throughput)
 static void test_books(void **state)
 {
     (void)state;
-    example made =
-        set_up(SMALL("failures.per_gpu_hour=3e-3", "study.horizon_days=5", "failures.follow_probability=0.3",
-                     "failures.domain_per_hour=1e-3", "policies.repack_hours=30", "failures.repeat_factor=2"));
+    example made = set_up(SMALL("failures.per_gpu_hour=3e-3", "study.horizon_days=5", "failures.follow_probability=0.3",
+                                "failures.domain_per_hour=1e-3", "policies.repack_hours=30", "failures.repeat_factor=2",
+                                "policies.checkpoint_hours=1"));
     double checkpoints = 1 / (1 + 10.0 / 3600), horizon = 5 * 24;
     for (uint64_t number = 0; number < 200; number++) {
         ek_history *history;
