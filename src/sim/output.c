@@ -37,11 +37,21 @@ ek_status ek_output_prepare(const char *folder, bool overwrite)
     return EK_OK;
 }
 
-/* A field of a CSV line; text never needs quotes: names are the program's own. */
+/* Text as RFC 4180 has it: in quotes where it needs them. */
+static void write_text(FILE *file, const char *text)
+{
+    bool quoted = text[strcspn(text, ",\"\r\n")] != '\0';
+    fputs(quoted ? "\"" : "", file);
+    for (; *text; text++)
+        fputs(*text == '"' ? "\"\"" : (char[]){*text, '\0'}, file);
+    fputs(quoted ? "\"" : "", file);
+}
+
+/* A field of a CSV line. */
 static void write_field(FILE *file, const json_t *value)
 {
     if (json_is_string(value))
-        fputs(json_string_value(value), file);
+        write_text(file, json_string_value(value));
     else if (json_is_integer(value))
         fprintf(file, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
     else if (json_is_real(value))

@@ -103,6 +103,11 @@ static const ek_field own_fields[] = {
      .help = "devices of the clusters that the study goes through"},
     {"study.spares_most", WHOLE(study.spares_most, 0, DOMAINS_MOST), .otherwise = "128",
      .help = "spare domains, up to which they are counted"},
+
+    {"validation.jobs", .kind = EK_FIELD_STRING, PLACE(validation.jobs), .derived = "none",
+     .help = "a folder with a file for each published step time, from the working directory"},
+    {"validation.ranges", .kind = EK_FIELD_STRING, PLACE(validation.ranges), .derived = "none",
+     .help = "the file with the ranges of what no data sheet says of the device and the network, likewise"},
 };
 #define OWN_COUNT (sizeof own_fields / sizeof *own_fields)
 

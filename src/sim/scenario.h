@@ -65,6 +65,7 @@ typedef enum ek_study_kind {
     EK_STUDY_BLAST,
     EK_STUDY_DOMAINS,
     EK_STUDY_DEGREES,
+    EK_STUDY_VALIDATION,
     EK_STUDY_KINDS,
 } ek_study_kind;
 
@@ -84,6 +85,11 @@ typedef struct ek_study_settings {
     uint32_t spares_most; /* domains */
 } ek_study_settings;
 
+/* Files of the study "validation": a folder of published step times, and the ranges of uncertain inputs. NULL: none. */
+typedef struct ek_validation_settings {
+    char *jobs, *ranges;
+} ek_validation_settings;
+
 typedef struct ek_scenario {
     const char *path; /* the file */
     ek_perf_model model;
@@ -94,6 +100,7 @@ typedef struct ek_scenario {
     ek_failure_model failures;
     ek_sim_policies policies;
     ek_study_settings study;
+    ek_validation_settings validation;
 } ek_scenario;
 
 /* Reads and checks it all but what ek_perf_create checks. overrides: "section.key=value". EK_INVALID names file, line

@@ -7,8 +7,8 @@
 #include "base/error.h"
 
 /* In the order of ek_study_kind. */
-const char *const ek_study_names[EK_STUDY_KINDS + 1] = {"throughput", "availability", "goodput", "spares",
-                                                        "blast",      "domains",      "degrees", NULL};
+const char *const ek_study_names[EK_STUDY_KINDS + 1] = {"throughput", "availability", "goodput",    "spares", "blast",
+                                                        "domains",    "degrees",      "validation", NULL};
 
 static const struct {
     ek_study_function *run;
@@ -21,6 +21,7 @@ static const struct {
     {ek_study_blast, "Blast radius of a failure"},
     {ek_study_domains, "Size of scale-up domains"},
     {ek_study_degrees, "Reduced degrees: samples and power"},
+    {ek_study_validation, "The performance model beside published times"},
 };
 
 const char *ek_study_name(ek_study_kind kind)

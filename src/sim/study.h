@@ -61,6 +61,6 @@ ek_status ek_study_interval(json_t *series, double x, double y, double half_widt
 ek_status ek_study_show(json_t *section, json_t *table);
 
 ek_study_function ek_study_throughput, ek_study_availability, ek_study_goodput, ek_study_spares, ek_study_blast,
-    ek_study_domains, ek_study_degrees;
+    ek_study_domains, ek_study_degrees, ek_study_validation;
 
 #endif

@@ -29,7 +29,7 @@ static double layers_held(void)
 
 static double embedding_mask(double split)
 {
-    return layers_held() / (L / P) * (double)S * B * H / split;
+    return layers_held() * P / L * (double)S * B * H / split;
 }
 
 static void close_to(double found, double expected)
