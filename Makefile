@@ -4,12 +4,14 @@ PREFIX = /usr/local
 
 .PHONY: build demo test chaos bench lint install packages clean
 
-# Trains a small model on the English of the machine's licence texts, kills a rank in step 20, and brings it back
-# in step 40.
+# Trains a small model on the English of the machine's licence texts, kills a rank in step 20, brings it back in
+# step 40, and makes a page with charts of it.
 demo: build
 	scripts/demo-text $(BUILD)/demo/english.txt
 	$(BUILD)/evenkeel train --config examples/tiny.yaml --kill 20:1.2 --rejoin 40:1.2 \
 		--metrics $(BUILD)/demo/metrics.jsonl
+	$(BUILD)/evenkeel report $(BUILD)/demo/metrics.jsonl -o $(BUILD)/demo/run.html --title "evenkeel's demo"
+	@echo "charts: $(BUILD)/demo/run.html"
 
 test: build
 	ctest --test-dir $(BUILD) --output-on-failure -j2

@@ -79,7 +79,7 @@ bool ek_options_parse(const struct argp *argp, int argc, char **argv, void *inpu
 {
     static const struct argp_option own_options[] = {{"help", KEY_HELP, NULL, 0, "Print this help", -1}, {0}};
     const struct argp_child children[] = {{argp, 0, NULL, 0}, {0}};
-    const struct argp root = {own_options, parse_root, argp->args_doc, argp->doc, children, NULL, NULL};
+    const struct argp root = {own_options, parse_root, NULL, argp->doc, children, NULL, NULL};
     parse_context context = {
         .options = argp->options, .input = input, .takes_arguments = argp->args_doc && argp->args_doc[0]};
     snprintf(context.name, sizeof context.name, "evenkeel %s", argv[0]);

@@ -54,15 +54,15 @@ static ek_status describe_facts(const ek_run_data *run, double goodput, json_t *
     add_fact(facts, "steps committed", text);
     add_fact(facts, "wall time", describe_seconds(run->last_moment, time));
     snprintf(text, sizeof text, "%.1f %%", 100.0 * goodput);
-    add_fact(facts, "goodput (time on committed steps)", text);
+    add_fact(facts, "goodput", text);
     snprintf(text, sizeof text, "%.4f → %.4f", run->first_loss, run->last_loss);
-    add_fact(facts, "loss, first and last step", text);
+    add_fact(facts, "loss, first to last step", text);
     snprintf(text, sizeof text, "%.4g", speed);
-    add_fact(facts, "tokens per second, median", text);
+    add_fact(facts, "tokens/s, median", text);
     snprintf(text, sizeof text, "%zu", run->failures);
     add_fact(facts, "ranks lost", text);
     snprintf(text, sizeof text, "%zu", run->returns);
-    add_fact(facts, "ranks that returned", text);
+    add_fact(facts, "ranks returned", text);
     return EK_OK;
 }
 
@@ -92,7 +92,9 @@ static json_t *describe_goodput(const double seconds[EK_GOODPUT_PARTS], double t
                                               total > 0.0 ? 100.0 * seconds[part] / total : 0.0, parts[part].meaning));
     }
     json_array_append_new(rows, json_pack("[s, f, f, s]", "total", total, 100.0, "the wall time of the run"));
-    json_array_append_new(text, json_string("Every second of the run is in one of these parts."));
+    json_array_append_new(
+        text, json_string("Every second of the run is in one of these parts. Goodput is the share of committed "
+                          "steps, slower ones too."));
     if (!has_whole)
         json_array_append_new(text, json_string("No step had all replicas whole, so slower steps cannot be told from "
                                                 "productive ones."));
@@ -243,10 +245,10 @@ static ek_status describe(ek_run_data *run, const char *path, const char *title,
         json_decref(facts);
         return status;
     }
-    *page = json_pack("{s:s, s:o*, s:o, s:o, s:[o, o, o]}", "title", title ? title : "Training run", "subtitle",
-                      json_string(path) /* NULL where it is no UTF-8 */, "text", describe_warnings(run), "facts", facts,
-                      "sections", describe_goodput(seconds, total, has_whole), describe_steps(run),
-                      describe_events(run));
+    *page =
+        json_pack("{s:s, s:o*, s:o, s:o, s:[o, o, o]}", "title", title ? title : "Training run", "subtitle",
+                  json_string(path) /* NULL where it is no UTF-8 */, "text", describe_warnings(run), "facts", facts,
+                  "sections", describe_goodput(seconds, total, has_whole), describe_steps(run), describe_events(run));
     return *page ? EK_OK : ek_fail(EK_NO_MEMORY, "out of memory for the report");
 }
 

@@ -72,11 +72,11 @@ static char *read_page(const char *path)
 }
 
 /* Every command and the number of its options, in the order of `evenkeel --help`. */
-#define COMMANDS "train, bench, power, version"
+#define COMMANDS "train, bench, report, power, version"
 static const struct {
     const char *name;
     unsigned options;
-} commands[] = {{"train", 11}, {"bench", 2}, {"power", 4}, {"version", 1}};
+} commands[] = {{"train", 11}, {"bench", 2}, {"report", 3}, {"power", 4}, {"version", 1}};
 
 /* Every option that `evenkeel COMMAND --help` lists is in docs/command-line.md, and the command itself. */
 static void assert_documented(const char *command, unsigned options)
@@ -121,6 +121,7 @@ static void test_help(void **state)
 #define NOT_LOST "--rejoin: slot 2 of replica 1 is not lost before step 40; --kill or --hang it in an earlier step"
 #define LINK_FORM "GBps:MICROSECONDS is needed, as in 12.5:3; 1e-6 to 1e6 and 0 to 1e7 are allowed"
 
+#define RUN_NEEDED "RUN.jsonl is needed, what evenkeel train --metrics wrote; see evenkeel report --help"
 #define POWER_FORM "show or restore is needed, as in evenkeel power show; see evenkeel power --help"
 
 static const struct {
@@ -188,6 +189,22 @@ static const struct {
      "power.cap_watts: found 920; 700, the default limit, to 910, where power.curve ends, is allowed"},
     {{"train", CONFIG, SET_DATA, "--set=power.domain_watts=2799"},
      "power.domain_watts: found 2799; at least 2800, 4 devices at their default limit, is needed"},
+    {{"report"}, RUN_NEEDED},
+    {{"report", "-o", "run.html"}, RUN_NEEDED},
+    {{"report", "run.jsonl"}, "--output FILE is needed, as in -o run.html; see evenkeel report --help"},
+    {{"report", "run.jsonl", "-o"}, "--output needs a value: --output=FILE"},
+    {{"report", "run.jsonl", "--output"}, "--output needs a value: --output=FILE"},
+    {{"report", "run.jsonl", "other.jsonl"}, "unexpected argument \"other.jsonl\"; a report is about one run"},
+    {{"report", "-x", "run.jsonl"}, "unknown option \"-x\"; see evenkeel report --help"},
+    {{"report", "run.jsonl", "--fly"}, "unknown option \"--fly\"; see evenkeel report --help"},
+    {{"report", TINY_CONFIG, "-o" TINY_CONFIG},
+     "--output " TINY_CONFIG ": that is " TINY_CONFIG ", which is read; name another file"},
+    {{"report", "missing.jsonl", "-o", "run.html"},
+     "missing.jsonl: cannot be opened: No such file or directory; a file that evenkeel train --metrics wrote is "
+     "needed"},
+    {{"report", "-orun.html", TINY_CONFIG},
+     TINY_CONFIG
+     ":1: no JSON object ('[' or '{' expected near '#'); a file that evenkeel train --metrics wrote is needed"},
     {{"power"}, POWER_FORM},
     {{"power", "--state=x"}, POWER_FORM},
     {{"power", "raise"}, POWER_FORM},

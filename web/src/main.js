@@ -1,6 +1,5 @@
 // Builds the page from the description that src/report/report.c puts into it (src/report/report.h has its format).
 import { create } from './elements.js';
-import { connect } from './plot.js';
 import { Section } from './section.js';
 import { onChange } from './theme.js';
 
@@ -25,9 +24,6 @@ document.title = description.title ?? 'Report';
 const sections = (description.sections ?? []).map((section, i) => new Section(section, `section-${i + 1}`));
 document.querySelector('main').append(createHeader(description),
   ...(sections.length >= CONTENTS_FROM ? [createContents(sections)] : []), ...sections.map((section) => section.element));
-for (const section of sections.filter((each) => each.plots)) {
-  for (const plot of section.plots)
-    plot.start();
-  connect(section.element.id);
-}
+for (const plot of sections.flatMap((section) => section.plots ?? []))
+  plot.start();
 onChange(() => sections.forEach((section) => section.draw()));

@@ -4,7 +4,7 @@
 // events}, with each series {name, kind, points, band, dashed, colour, shape} and events grouped by name [{name, tone,
 // shape, marks: [{x, text}]}], x already in the measure that is shown. A view says how to show it: {theme, printing,
 // hidden (names), range (of x), seen (the part zoomed into), zoomable,
-// width}.
+// places (where the pointer stops), width}.
 import { short } from './format.js';
 import { bandSeries, errorBarSeries, eventSeries, EVENT_ROW, SHAPES } from './marks.js';
 import { window } from './points.js';
@@ -197,6 +197,11 @@ function zoom(theme) {
   ];
 }
 
+/** No line, but what the pointer snaps to: every chart of a section has the same places, whatever points it has. */
+function placesSeries(places) {
+  return { type: 'line', data: places.map((x) => [x, null]), symbol: 'none', silent: true };
+}
+
 /** Everything but the tooltip. */
 export function makeOption(chart, view) {
   const { grid, ...axes } = isBars(chart) ? barAxes(chart, view) : lineAxes(chart, view);
@@ -208,7 +213,8 @@ export function makeOption(chart, view) {
       ...grid, right: RIGHT, top: stripHeight(chart) + 10, outerBoundsMode: 'none',
     },
     ...(view.zoomable && !view.printing && { dataZoom: zoom(view.theme) }),
-    series: isBars(chart) ? bars(chart, view) : [...lines(chart, view), ...events(chart, view)],
+    series: isBars(chart)
+      ? bars(chart, view) : [placesSeries(view.places), ...lines(chart, view), ...events(chart, view)],
   };
 }
 

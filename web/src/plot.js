@@ -35,14 +35,14 @@ function rowsOf(chart) {
 
 export class Plot {
   /** The chart number `index` of the section. */
-  constructor(section, index, group) {
+  constructor(section, index) {
     this.section = section;
     this.index = index;
     const { chart } = this;
     const name = chart.name ?? chart.y.name ?? section.description.heading;
     this.zoomable = section.zoomable && !isBars(chart);
     this.seen = [0, 100]; // percent of the range
-    this.resetButton = createButton('Whole range', () => this.zoom(0, 100));
+    this.resetButton = createButton('Whole range', () => section.zoom(0, 100));
     this.resetButton.hidden = true;
     this.canvas = create('div', { class: 'chart', role: 'img', 'aria-label': describe(chart, name) });
     this.figure = create('figure', {}, create('figcaption', {},
@@ -52,7 +52,6 @@ export class Plot {
         ...(chart.flat || !chart.y.name || chart.y.name === chart.name ? [] : [create('p', {}, chart.y.name)])),
       create('div', { class: 'tools' }, this.resetButton, createCsvButton(name, () => rowsOf(this.chart)))),
     ...this.createLegend(), this.canvas);
-    this.group = group;
   }
 
   get chart() {
@@ -74,8 +73,14 @@ export class Plot {
   /** Once the figure is part of the page. */
   start() {
     this.drawing = echarts.init(this.canvas, null, { renderer: 'svg', width: 100, height: 100 }); // draw() sets the size
-    this.drawing.group = this.group;
-    this.drawing.on('datazoom', (event) => this.follow(event.batch?.[0] ?? event));
+    this.drawing.on('datazoom', (event) => {
+      const { start, end } = event.batch?.[0] ?? event;
+      this.section.zoom(start, end);
+    });
+    if (!isBars(this.chart)) {
+      this.drawing.on('updateAxisPointer', (event) => this.section.point(event.axesInfo?.[0]?.value ?? null, this));
+      this.drawing.getZr().on('globalout', () => this.section.point(null, this));
+    }
     this.draw();
     new ResizeObserver(() => this.resize()).observe(this.canvas);
   }
@@ -86,6 +91,10 @@ export class Plot {
       this.draw();
   }
 
+  toPixel(x) {
+    return this.drawing.convertToPixel({ xAxisIndex: 0 }, x);
+  }
+
   view() {
     const { section } = this;
     const printing = isPrinting();
@@ -94,7 +103,7 @@ export class Plot {
     const place = (percent) => (log ? first * (last / first) ** (percent / 100) : first + (last - first) * (percent / 100));
     return {
       theme: currentColours(), printing, hidden: section.hidden, range: section.range, seen: this.seen.map(place),
-      zoomable: this.zoomable,
+      zoomable: this.zoomable, places: section.places,
       width: printing ? PRINT_WIDTH : this.canvas.clientWidth,
     };
   }
@@ -109,26 +118,27 @@ export class Plot {
       [zoom.start, zoom.end] = this.seen;
     if (view.printing && this.zoomable) // a part that was zoomed into stays so
       [option.xAxis.min, option.xAxis.max] = view.seen;
-    const toPixel = (x) => this.drawing.convertToPixel({ xAxisIndex: 0 }, x);
-    option.tooltip = tooltipOption(() => this.chart, () => this.view(), toPixel);
+    option.tooltip = tooltipOption(this.chart, view, (x) => this.toPixel(x));
     this.drawing.setOption(option, true);
     this.drawing.getZr().flush();
   }
 
+  /** Shows another part of the range; the vertical axis follows what is in it. */
   zoom(start, end) {
-    this.drawing.dispatchAction({ type: 'dataZoom', start, end });
-  }
-
-  /** Another part of the range is seen: the vertical axis follows what is in it. */
-  follow({ start, end }) {
+    if (start === this.seen[0] && end === this.seen[1])
+      return;
     this.seen = [start, end];
     this.resetButton.hidden = start === 0 && end === 100;
     const { series } = makeOption(this.chart, this.view());
-    this.drawing.setOption({ series }, { replaceMerge: ['series'] });
+    // no more than that: the slider may be in somebody's hand
+    this.drawing.setOption({ series, dataZoom: [{ start, end }, { start, end }] }, { replaceMerge: ['series'] });
   }
-}
 
-/** Makes the charts of a section show the place under the pointer, and zoom, together. */
-export function connect(group) {
-  echarts.connect(group);
+  /** Shows what is at x, or nothing. */
+  point(x) {
+    if (x === null)
+      this.drawing.dispatchAction({ type: 'hideTip' });
+    else
+      this.drawing.dispatchAction({ type: 'showTip', x: this.toPixel(x), y: this.drawing.getHeight() / 2 });
+  }
 }

@@ -49,6 +49,13 @@ function prepare(charts, xName, place) {
   }));
 }
 
+/** Every x that a chart has a point at. */
+function placesOf(charts) {
+  const xs = charts.filter((chart) => !isBars(chart)).flatMap((chart) => chart.series)
+    .flatMap((series) => series.points.map((point) => point[0]));
+  return [...new Set(xs)].sort((a, b) => a - b);
+}
+
 function rangeOf(charts) {
   let least = Infinity, most = -Infinity;
   for (const chart of charts.filter((each) => !isBars(each)))
@@ -84,17 +91,18 @@ export class Section {
     this.controls = create('div', { class: 'controls' });
     this.element.append(this.controls);
     this.addControls();
-    this.plots = this.charts.map((chart, i) => new Plot(this, i, id));
+    this.plots = this.charts.map((chart, i) => new Plot(this, i));
     this.element.append(...this.plots.map((plot) => plot.figure));
   }
 
-  /** Sets this.charts and this.range for the measure of x that is chosen. */
+  /** Sets this.charts, this.range and this.places for the measure of x that is chosen. */
   measure() {
     const other = this.other && this.description.other_x;
     const convert = other && interpolation(other.points);
     const place = other ? (x, otherX) => otherX ?? convert(x) : (x) => x;
     this.charts = prepare(this.given, other && other.name, place);
     this.range = rangeOf(this.charts);
+    this.places = placesOf(this.charts);
   }
 
   addControls() {
@@ -136,8 +144,24 @@ export class Section {
     for (const choice of this.choices)
       choice.button.setAttribute('aria-pressed', String(choice.value === value));
     this.measure();
-    this.plots.find((plot) => plot.zoomable)?.zoom(0, 100); // the others follow
+    this.zoom(0, 100);
     this.draw();
+  }
+
+  /** Shows the part of the range from `start` to `end` percent in all charts. */
+  zoom(start, end) {
+    for (const plot of this.plots.filter((each) => each.zoomable))
+      plot.zoom(start, end);
+  }
+
+  /** Shows what is at x, or nothing (null), in all charts but `from`, where the pointer is. */
+  point(x, from) {
+    if (x === this.pointed)
+      return; // the others tell that they were told
+    this.pointed = x;
+    for (const plot of this.plots)
+      if (plot !== from && !isBars(plot.chart))
+        plot.point(x);
   }
 
   draw() {

@@ -47,23 +47,23 @@ function eventLines(chart, view, isNear) {
     ? [...lines.slice(0, EVENTS_MOST), create('p', {}, `and ${lines.length - EVENTS_MOST} more`)] : lines;
 }
 
-/** The option of the chart library. `chart` and `view` are functions: both change. */
+/** The option of the chart library. toPixel: from x to where it lies. */
 export function tooltipOption(chart, view, toPixel) {
-  const { theme } = view();
+  const { theme } = view;
   return {
     trigger: 'axis', confine: true, transitionDuration: 0, className: 'tooltip',
     backgroundColor: theme.paper, borderColor: theme.muted, borderWidth: 1, padding: [6, 10],
     textStyle: { color: theme.ink, fontSize: 13, fontFamily: 'system-ui, sans-serif' },
-    axisPointer: { type: isBars(chart()) ? 'shadow' : 'line', snap: true, lineStyle: { color: theme.muted, type: 'solid' } },
+    axisPointer: { type: isBars(chart) ? 'shadow' : 'line', snap: true, lineStyle: { color: theme.muted, type: 'solid' } },
     formatter: ([first]) => {
-      if (isBars(chart())) {
-        return create('div', {}, create('p', {}, create('b', {}, chart().categories[first.dataIndex] ?? '')),
-          create('table', {}, ...barRows(chart(), view(), first.dataIndex)));
+      if (isBars(chart)) {
+        return create('div', {}, create('p', {}, create('b', {}, chart.categories[first.dataIndex] ?? '')),
+          create('table', {}, ...barRows(chart, view, first.dataIndex)));
       }
       const x = first.axisValue;
       const isNear = (other) => Math.abs(toPixel(other) - toPixel(x)) <= NEAR_PIXELS;
-      return create('div', {}, create('p', {}, `${chart().x.name} `, create('b', {}, full(x))),
-        create('table', {}, ...lineRows(chart(), view(), x, isNear)), ...eventLines(chart(), view(), isNear));
+      return create('div', {}, create('p', {}, `${chart.x.name} `, create('b', {}, full(x))),
+        create('table', {}, ...lineRows(chart, view, x, isNear)), ...eventLines(chart, view, isNear));
     },
   };
 }
