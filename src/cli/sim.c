@@ -117,7 +117,10 @@ static void print_results(const command_line *given, const ek_study *study)
     printf("%s/report.html", given->folder);
     const char *name;
     json_t *table;
-    json_object_foreach(study->tables, name, table) printf(", %s.csv", name);
+    json_object_foreach(study->tables, name, table)
+    {
+        printf(", %s.csv", name);
+    }
     putchar('\n');
 }
 

@@ -77,7 +77,10 @@ static void write_csv(FILE *file, const json_t *table)
     size_t i;
     json_t *row;
     write_line(file, json_object_get(table, "columns"));
-    json_array_foreach(json_object_get(table, "rows"), i, row) write_line(file, row);
+    json_array_foreach(json_object_get(table, "rows"), i, row)
+    {
+        write_line(file, row);
+    }
 }
 
 static void write_json(FILE *file, const json_t *table)

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "sim/parallel.h"
@@ -31,7 +32,9 @@ enum { MEASURES = sizeof measures / sizeof *measures, PARTS = 5 }; /* the first 
 
 static double measure(const ek_goodput *goodput, size_t which)
 {
-    return *(const double *)((const char *)goodput + measures[which].offset);
+    double value;
+    memcpy(&value, (const char *)goodput + measures[which].offset, sizeof value);
+    return value;
 }
 
 typedef struct goodput_run {

@@ -148,24 +148,26 @@ static void expect(outcome got, int status, const char *error)
     assert_ptr_equal(strchr(got.errors, '\n'), got.errors + strlen(got.errors) - 1); /* one line */
 }
 
+static const char out[] = FOLDER "/out", no_scenario[] = FOLDER "/none.yaml", nowhere[] = FOLDER "/no/where";
+
 static void test_refusals(void **state)
 {
     (void)state;
     clear();
     const char *scenario = small_scenario();
-    expect(RUN("--out", FOLDER "/out"), 2, "evenkeel: --scenario FILE is needed; see evenkeel sim --help");
+    expect(RUN("--out", out), 2, "evenkeel: --scenario FILE is needed; see evenkeel sim --help");
     expect(RUN("--scenario", scenario), 2, "evenkeel: --out DIR is needed; see evenkeel sim --help");
-    expect(RUN("--scenario", FOLDER "/none.yaml", "--out", FOLDER "/out"), 2,
+    expect(RUN("--scenario", no_scenario, "--out", out), 2,
            "evenkeel: " FOLDER "/none.yaml: cannot be opened (No such file or directory); a YAML file is needed");
-    expect(RUN("--scenario", scenario, "--out", FOLDER "/out", "--threads", "0"), 2,
+    expect(RUN("--scenario", scenario, "--out", out, "--threads", "0"), 2,
            "evenkeel: --threads 0: a whole number from 1 to 1024 is needed");
-    expect(RUN("--scenario", scenario, "--out", FOLDER "/out", "--seed", "-1"), 2,
+    expect(RUN("--scenario", scenario, "--out", out, "--seed", "-1"), 2,
            "evenkeel: --set study.seed=-1: study.seed: found \"-1\"");
-    expect(RUN("--scenario", scenario, "--out", FOLDER "/out", "--set", "cluster.domains=3"), 2,
+    expect(RUN("--scenario", scenario, "--out", out, "--set", "cluster.domains=3"), 2,
            "evenkeel: --set cluster.domains=3: cluster.domains: found 3; 4 replicas of 2 stages of TP4 need 8 domains");
     assert_int_equal(access(FOLDER "/out", F_OK), -1); /* nothing has been begun */
     expect(RUN("--scenario", scenario, "--out", scenario), 2, "evenkeel: --out " FOLDER "/scenario.yaml: is no folder");
-    expect(RUN("--scenario", scenario, "--out", FOLDER "/no/where"), 1,
+    expect(RUN("--scenario", scenario, "--out", nowhere), 1,
            "evenkeel: --out " FOLDER "/no/where: the folder cannot be made (No such file or directory)");
 }
 
@@ -174,16 +176,16 @@ static void test_overwrite(void **state)
     (void)state;
     clear();
     const char *scenario = small_scenario();
-    assert_int_equal(RUN("--scenario", scenario, "--out", FOLDER "/out", "--seed", "1").status, 0);
+    assert_int_equal(RUN("--scenario", scenario, "--out", out, "--seed", "1").status, 0);
     char *first = read_file(FOLDER "/out/throughput.csv");
-    expect(RUN("--scenario", scenario, "--out", FOLDER "/out", "--seed", "2"), 2,
+    expect(RUN("--scenario", scenario, "--out", out, "--seed", "2"), 2,
            "evenkeel: --out " FOLDER "/out: holds the results of a study; name another folder, or add --overwrite");
     char *second = read_file(FOLDER "/out/throughput.csv");
     assert_string_equal(first, second);
-    assert_int_equal(RUN("--scenario", scenario, "--out", FOLDER "/out", "--seed", "2", "--set",
-                         "study.fraction_most=0.2", "--overwrite")
-                         .status,
-                     0);
+    assert_int_equal(
+        RUN("--scenario", scenario, "--out", out, "--seed", "2", "--set", "study.fraction_most=0.2", "--overwrite")
+            .status,
+        0);
     char *third = read_file(FOLDER "/out/throughput.csv");
     assert_string_not_equal(first, third);
     free(first);

@@ -28,7 +28,8 @@ static void place(const test_cluster *cluster, uint64_t scenario, uint32_t failu
         ek_random_words(SEED, scenario, i / (4 * WORD_BLOCKS) * WORD_BLOCKS + block, words);
         double at = words[word] * 0x1p-32 * cluster->domains;
         uint32_t domain = (uint32_t)at;
-        if ((at - domain) * blocks < failed[domain] / cluster->blast)
+        uint32_t failed_blocks = failed[domain] / cluster->blast;
+        if ((at - domain) * blocks < failed_blocks)
             continue; /* a block that has failed before */
         failed[domain] += cluster->blast;
         failures--;
