@@ -47,6 +47,11 @@ static void write_text(FILE *file, const char *text)
     fputs(quoted ? "\"" : "", file);
 }
 
+void ek_output_abandon(const char *folder)
+{
+    rmdir(folder);
+}
+
 /* A field of a CSV line. */
 static void write_field(FILE *file, const json_t *value)
 {

@@ -77,6 +77,17 @@ static ek_mean mean_of(const goodput_run *run, size_t conduct, size_t which)
     return ek_mean_of_sums(sum, squares, run->histories);
 }
 
+#define MEAN_BYTES 64
+
+/* "80.46 ± 0.14"; of one history there is no interval. */
+static void write_mean(double scale, const ek_mean *mean, char text[MEAN_BYTES])
+{
+    if (isnan(mean->half_width))
+        snprintf(text, MEAN_BYTES, "%.2f", scale * mean->mean);
+    else
+        snprintf(text, MEAN_BYTES, "%.2f ± %.2f", scale * mean->mean, scale * mean->half_width);
+}
+
 /* A row for people: the parts as "80.46 ± 0.14" percent, the other measures likewise. */
 static ek_status show_conduct(const goodput_run *run, size_t conduct, json_t *shown)
 {
@@ -84,8 +95,8 @@ static ek_status show_conduct(const goodput_run *run, size_t conduct, json_t *sh
     for (size_t which = 0; which < MEASURES; which++) {
         ek_mean mean = mean_of(run, conduct, which);
         double scale = measures[which].percent ? 100 : 1;
-        char text[64];
-        snprintf(text, sizeof text, "%.2f ± %.2f", scale * mean.mean, scale * mean.half_width);
+        char text[MEAN_BYTES];
+        write_mean(scale, &mean, text);
         if (json_array_append_new(row, json_string(text)) != 0) {
             json_decref(row);
             return ek_fail(EK_NO_MEMORY, "no memory for a table");
@@ -99,12 +110,16 @@ static ek_status add_conduct(const goodput_run *run, size_t conduct, json_t *tab
     const char *name = ek_conducts[conduct].name;
     for (size_t which = 0; which < MEASURES; which++) {
         ek_mean mean = mean_of(run, conduct, which);
-        EK_TRY(ek_study_add(ek_study_rows(table), json_pack("[s, s, f, f, i]", name, measures[which].name, mean.mean,
-                                                            mean.half_width, (int)run->histories)));
+        json_t *half_width = isnan(mean.half_width) ? json_null() : json_real(mean.half_width);
+        EK_TRY(ek_study_add(ek_study_rows(table), json_pack("[s, s, f, o, i]", name, measures[which].name, mean.mean,
+                                                            half_width, (int)run->histories)));
         if (which < PARTS)
             EK_TRY(ek_study_point(series[which], (double)conduct, 100 * mean.mean));
-        if (which == 0)
-            EK_TRY(ek_study_fact(run->study, name, "%.2f ± %.2f %%", 100 * mean.mean, 100 * mean.half_width));
+        if (which == 0) {
+            char text[MEAN_BYTES];
+            write_mean(100, &mean, text);
+            EK_TRY(ek_study_fact(run->study, name, "%s %%", text));
+        }
     }
     return EK_OK;
 }
@@ -126,7 +141,7 @@ static ek_status make_shown(json_t *section, json_t **shown)
 static ek_status add_means(const goodput_run *run)
 {
     json_t *table = ek_study_table(run->study, "goodput", mean_columns, COUNT(mean_columns)), *section, *chart, *shown;
-    json_t *names = json_array(), *series[PARTS];
+    json_t *names, *series[PARTS];
     EK_TRY(ek_study_section(run->study, "Where the time went",
                             "Parts of the horizon, in the mean over the histories: work that counts, throughput below "
                             "full, standing still, work done again, checkpoints. per_gpu is the work that counts for "
@@ -134,7 +149,7 @@ static ek_status add_means(const goodput_run *run)
                             "job stood still.",
                             &section));
     EK_TRY(ek_study_chart(section, "bar", "", "part of the time, %", &chart));
-    if (json_object_set_new(chart, "categories", names) != 0)
+    if (json_object_set_new(chart, "categories", names = json_array()) != 0)
         return ek_fail(EK_NO_MEMORY, "no memory for a chart");
     for (int part = 0; part < PARTS; part++)
         EK_TRY(ek_study_series(chart, measures[part].name, &series[part]));

@@ -169,7 +169,7 @@ static ek_status add_policy(const spares_run *run, int policy, json_t *table, js
             enough_by_time = spares;
         EK_TRY(ek_study_add(ek_study_rows(table), json_pack("[s, i, f, f, f, f, f]", name, (int)spares, part, low, high,
                                                             paused.mean, paused.half_width)));
-        EK_TRY(ek_study_point(series, spares, 100 * part));
+        EK_TRY(ek_study_band(series, spares, 100 * part, 100 * low, 100 * high));
     }
     if (enough <= run->most)
         EK_TRY(ek_study_fact(run->study, name, "%u spare domains", enough));

@@ -187,34 +187,40 @@ static ek_status take_change(timeline_job *job, const ek_change *change)
     double before = job->throughput;
     if (job->conduct->in_place) {
         evaluate(job);
-        return job->throughput > before ? stand_still(job, job->scenario->policies.return_seconds) : EK_OK;
+        return job->throughput != before ? stand_still(job, job->scenario->policies.return_seconds) : EK_OK;
     }
     /* a restarted job takes up nothing until it restarts again, which it does at once if it stands still for want of
      * devices */
-    return before == 0 ? restart(job, job->scenario->policies.restart_seconds) : EK_OK;
+    bool may_go_on = before == 0 && !change->failure;
+    return may_go_on ? restart(job, job->scenario->policies.restart_seconds) : EK_OK;
+}
+
+/* What throughput would be if the job were packed. */
+static double packed_throughput(const timeline_job *job)
+{
+    const ek_steps *steps = job->steps;
+    uint32_t cells = job->tables->domains * job->tables->cells, retired = steps->levels + 1, *at = job->scratch;
+    uint32_t used = steps->replicas * steps->stages, passed = 0, before = 0;
+    double throughput[EK_POLICIES];
+    memset(at, 0, (retired + 1) * sizeof *at);
+    for (uint32_t cell = 0; cell < cells; cell++)
+        at[cell_level(job, cell)]++;
+    for (uint32_t level = 0; level <= retired; level++) { /* cells become replicas, in order of level as in pack() */
+        passed = passed + at[level] < used ? passed + at[level] : used;
+        at[level] = passed / steps->stages - before; /* a replica is as deep as its last cell */
+        before += at[level];
+    }
+    ek_steps_throughput(steps, at, retired, throughput, NULL);
+    return throughput[job->conduct->policy];
 }
 
 /* A planned restart after a checkpoint, if packing gains anything. */
 static ek_status repack(timeline_job *job)
 {
     const ek_sim_policies *policies = &job->scenario->policies;
-    double before = job->throughput;
-    size_t bytes = (size_t)job->tables->domains * job->tables->cells * sizeof *job->cell_at;
-    uint32_t *left = malloc(bytes);
-    if (!left)
-        return ek_fail(EK_NO_MEMORY, "no memory for %zu bytes of places", bytes);
-    memcpy(left, job->cell_at, bytes);
-    pack(job);
-    evaluate(job);
-    bool gains = job->throughput > before;
-    if (!gains)
-        memcpy(job->cell_at, left, bytes);
-    free(left);
-    if (gains)
-        return restart(job, policies->checkpoint_seconds + policies->restart_seconds);
-    if (job->conduct->in_place)
-        evaluate(job);
-    return EK_OK;
+    if (packed_throughput(job) <= job->throughput)
+        return EK_OK;
+    return restart(job, policies->checkpoint_seconds + policies->restart_seconds);
 }
 
 /* ------------------------------------------------------------------------------------------------- a history */

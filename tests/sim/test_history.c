@@ -132,16 +132,19 @@ static void test_events(void **state)
                                "1,2,0,hardware,10\n"
                                "2,2,,domain,4\n"    /* three more; back at 6 */
                                "3,2,0,software,1\n" /* is down already */
-                               "20,9,3,software,1000\n";
-    static const ek_change expected[] = {
-        {1, 2, 1, true}, {2, 2, 4, true}, {6, 2, 1, false}, {11, 2, 0, false}, {20, 9, 1, true}};
+                               "20,9,3,software,1000\n"
+                               "30,4,0,hardware,10\n"
+                               "31,4,,domain,9\n"; /* back at the same time */
+    static const ek_change expected[] = {{1, 2, 1, true},   {2, 2, 4, true},   {6, 2, 1, false},
+                                         {11, 2, 0, false}, {20, 9, 1, true},  {30, 4, 1, true},
+                                         {31, 4, 4, true},  {40, 4, 3, false}, {40, 4, 0, false}};
     char override[100];
     snprintf(override, sizeof override, "failures.events=%s", scenario_file(text, strlen(text)));
     ek_scenario *scenario = SMALL(override);
     ek_history *history;
     assert_ok(ek_history_create(&history, scenario, scenario->domains, 0));
-    assert_int_equal(history->count, 5);
-    for (size_t i = 0; i < 5; i++) {
+    assert_int_equal(history->count, 9);
+    for (size_t i = 0; i < 9; i++) {
         assert_true(history->changes[i].hours == expected[i].hours);
         assert_int_equal(history->changes[i].domain, expected[i].domain);
         assert_int_equal(history->changes[i].failed, expected[i].failed);

@@ -176,31 +176,40 @@ static ek_status integrate(void *context, double hours, double throughput)
     return EK_OK;
 }
 
-/* With failures all the time the parts make up the whole, and the trace shows what was done. */
+static void check_books(const example *made, const ek_history *history, const ek_conduct *conduct)
+{
+    double checkpoints = 1 / (1 + 10.0 / 3600), horizon = made->scenario->study.horizon_days * 24;
+    trace_sum integral = {0};
+    const ek_trace trace = {integrate, &integral};
+    ek_goodput goodput;
+    assert_ok(ek_timeline_run(made->scenario, made->tables, history, conduct, &trace, &goodput));
+    assert_ok(integrate(&integral, horizon, 0));
+    double parts = goodput.done + goodput.reduced + goodput.stalled + goodput.redone + goodput.checkpoints;
+    assert_true(fabs(parts - 1) < 1e-9);
+    assert_true(goodput.reduced >= 0 && goodput.redone >= 0 && goodput.stalled >= 0);
+    assert_true(fabs(integral.sum * checkpoints / horizon - goodput.redone - goodput.done) < 1e-9);
+}
+
+/* With failures all the time the parts make up the whole, and the trace shows what was done; also where a domain
+ * carries several groups. */
 static void test_books(void **state)
 {
     (void)state;
-    example made = set_up(SMALL("failures.per_gpu_hour=3e-3", "study.horizon_days=5", "failures.follow_probability=0.3",
-                                "failures.domain_per_hour=1e-3", "policies.repack_hours=30", "failures.repeat_factor=2",
-                                "policies.checkpoint_hours=1"));
-    double checkpoints = 1 / (1 + 10.0 / 3600), horizon = 5 * 24;
-    for (uint64_t number = 0; number < 200; number++) {
-        ek_history *history;
-        assert_ok(ek_history_create(&history, made.scenario, made.scenario->domains, number));
-        for (size_t i = 0; i < EK_CONDUCTS; i++) {
-            trace_sum integral = {0};
-            const ek_trace trace = {integrate, &integral};
-            ek_goodput goodput;
-            assert_ok(ek_timeline_run(made.scenario, made.tables, history, &ek_conducts[i], &trace, &goodput));
-            assert_ok(integrate(&integral, horizon, 0));
-            double parts = goodput.done + goodput.reduced + goodput.stalled + goodput.redone + goodput.checkpoints;
-            assert_true(fabs(parts - 1) < 1e-9);
-            assert_true(goodput.reduced >= 0 && goodput.redone >= 0 && goodput.stalled >= 0);
-            assert_true(fabs(integral.sum * checkpoints / horizon - goodput.redone - goodput.done) < 1e-9);
+    static const char *const slots[] = {"network.domain_slots=4", "network.domain_slots=9"};
+    for (int i = 0; i < 2; i++) {
+        example made =
+            set_up(SMALL("failures.per_gpu_hour=3e-3", "study.horizon_days=5", "failures.follow_probability=0.3",
+                         "failures.domain_per_hour=1e-3", "policies.repack_hours=30", "failures.repeat_factor=2",
+                         "policies.checkpoint_hours=1", slots[i]));
+        for (uint64_t number = 0; number < 150; number++) {
+            ek_history *history;
+            assert_ok(ek_history_create(&history, made.scenario, made.scenario->domains, number));
+            for (size_t conduct = 0; conduct < EK_CONDUCTS; conduct++)
+                check_books(&made, history, &ek_conducts[conduct]);
+            ek_history_destroy(history);
         }
-        ek_history_destroy(history);
+        tear_down(&made);
     }
-    tear_down(&made);
 }
 
 int main(void)
