@@ -145,14 +145,16 @@ static json_t *describe_series(const char *name, const ek_thin *thin, const char
 
 static json_t *describe_replica_chart(const ek_run_data *run, ek_replica_chart chart)
 {
-    static const char *const summary[EK_SUMMARY_LINES] = {"lowest", "median", "highest"};
+    static const char *const summary[] = {"lowest", "median", "highest"};
     json_t *series = json_array();
     for (uint32_t line = 0; line < run->lines; line++) {
         char name[32];
-        snprintf(name, sizeof name, "replica %u", line);
-        json_array_append_new(series, describe_series(run->replicas > EK_OWN_LINE_MOST ? summary[line] : name,
-                                                      &run->of_replicas[chart * run->lines + line],
-                                                      replica_charts[chart].kind));
+        if (run->replicas > EK_OWN_LINE_MOST)
+            snprintf(name, sizeof name, "%s", summary[line % EK_SUMMARY_LINES]);
+        else
+            snprintf(name, sizeof name, "replica %u", line);
+        json_array_append_new(
+            series, describe_series(name, &run->of_replicas[chart * run->lines + line], replica_charts[chart].kind));
     }
     return describe_chart(&replica_charts[chart], series);
 }
