@@ -85,6 +85,9 @@ static void test_whole_run(void **state)
     json_t *page = describe();
     assert_string_equal(fact(page, 0), "done");
     assert_string_equal(fact(page, 1), "2");
+    assert_string_equal(fact(page, 2), "4.0 s");
+    assert_string_equal(fact(page, 3), "62.5 %");
+    assert_string_equal(fact(page, 4), "2.5000 → 2.5000");
     assert_int_equal(json_array_size(json_object_get(page, "text")), 0);
     static const double parts[] = {2.0, 0.5, 0.5, 0.25, 0.5, 0.25, 4.0}; /* the last is the total */
     for (size_t part = 0; part <= EK_GOODPUT_PARTS; part++)
@@ -189,6 +192,7 @@ static void test_long_run(void **state)
     }
     assert_int_equal(fclose(file), 0);
     json_t *page = describe();
+    assert_string_equal(fact(page, 2), "55 h 33 min");
     assert_int_equal(json_array_size(rows_of(page, 2)), 1000);
     assert_in_range(json_array_size(json_object_get(section_of(page, 1), "events")), 100, 200);
     json_t *degree =
