@@ -1,6 +1,7 @@
 /* Describes a run as a page: facts, where the wall time went, charts over the steps, the table of events. */
 #include "report/run.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,20 +9,20 @@
 #include "base/error.h"
 #include "report/run_data.h"
 
-enum { ROWS_MOST = 1000, MARKS_MOST = 400 };
+enum { ROWS_MOST = 1000, MARKS_MOST = 200 };
 
 /* ------------------------------------------------------------------------------------------------- facts */
 
 /* "8.5 s", "12 min 30 s", "3 h 20 min". */
 static const char *describe_seconds(double seconds, char text[32])
 {
+    long whole = lround(seconds), minutes = lround(seconds / 60);
     if (seconds < 120.0)
-        snprintf(text, 32, seconds < 0.1 ? "%.1f ms" : "%.1f s", seconds < 0.1 ? 1e3 * seconds : seconds);
+        snprintf(text, 32, "%.1f s", seconds);
     else if (seconds < 7200.0)
-        snprintf(text, 32, "%.0f min %.0f s", (double)(int)(seconds / 60), seconds - 60 * (int)(seconds / 60));
+        snprintf(text, 32, "%ld min %ld s", whole / 60, whole % 60);
     else
-        snprintf(text, 32, "%.0f h %.0f min", (double)(long)(seconds / 3600),
-                 (seconds - 3600 * (double)(long)(seconds / 3600)) / 60);
+        snprintf(text, 32, "%ld h %ld min", minutes / 60, minutes % 60);
     return text;
 }
 
@@ -132,21 +133,29 @@ static json_t *describe_chart(const chart_words *words, json_t *series)
                      "step", "y", "name", words->y, "zero", words->from_zero, "series", series);
 }
 
-static json_t *describe_series(const char *name, const ek_thin *points, const char *kind)
+/* Of a series that is too long the means, with the extremes around them: a line, whatever the chart is. */
+static json_t *describe_series(const char *name, const ek_thin *thin, const char *kind)
 {
-    return json_pack("{s:s, s:o}", "name", name, "points", ek_thin_points(points, strcmp(kind, "step") == 0));
+    json_t *series = json_pack("{s:s, s:o}", "name", name, "points", ek_thin_means(thin, strcmp(kind, "step") == 0));
+    if (thin->width > 1) {
+        json_object_set_new(series, "kind", json_string("line"));
+        json_object_set_new(series, "band", ek_thin_band(thin));
+    }
+    return series;
 }
 
 static json_t *describe_replica_chart(const ek_run_data *run, ek_replica_chart chart)
 {
-    static const char *const summary[EK_SUMMARY_LINES] = {"lowest", "median", "highest"};
+    static const char *const summary[] = {"lowest", "median", "highest"};
     json_t *series = json_array();
     for (uint32_t line = 0; line < run->lines; line++) {
         char name[32];
-        snprintf(name, sizeof name, "replica %u", line);
-        json_array_append_new(series, describe_series(run->replicas > EK_OWN_LINE_MOST ? summary[line] : name,
-                                                      &run->of_replicas[chart * run->lines + line],
-                                                      replica_charts[chart].kind));
+        if (run->replicas > EK_OWN_LINE_MOST)
+            snprintf(name, sizeof name, "%s", summary[line % EK_SUMMARY_LINES]);
+        else
+            snprintf(name, sizeof name, "replica %u", line);
+        json_array_append_new(
+            series, describe_series(name, &run->of_replicas[chart * run->lines + line], replica_charts[chart].kind));
     }
     return describe_chart(&replica_charts[chart], series);
 }
@@ -158,9 +167,10 @@ static json_t *describe_thinning(const ek_run_data *run, size_t marks_left_out)
     json_t *text = json_array();
     json_array_append_new(text, json_string("Marks above the charts are events; the table below tells what happened."));
     if (run->at.width > 1) {
-        snprintf(line, sizeof line,
-                 "Of each %llu steps the first, the lowest, the highest and the last value are drawn.",
-                 (unsigned long long)run->at.width);
+        snprintf(
+            line, sizeof line,
+            "Lines are means of %llu steps each; the bands around them reach from the lowest to the highest value.",
+            (unsigned long long)run->at.width);
         json_array_append_new(text, json_string(line));
     }
     if (run->replicas > EK_OWN_LINE_MOST) {
@@ -191,7 +201,7 @@ static json_t *describe_steps(const ek_run_data *run)
     json_t *marks = ek_report_events_marks(&run->events, MARKS_MOST, &left_out);
     return json_pack("{s:s, s:o, s:{s:s, s:o}, s:o, s:o}", "heading", "Step by step", "text",
                      describe_thinning(run, left_out), "other_x", "name", "seconds since the launch", "points",
-                     ek_thin_points(&run->at, false), "charts", charts, "events", marks);
+                     ek_thin_ends(&run->at), "charts", charts, "events", marks);
 }
 
 /* ------------------------------------------------------------------------------------------------ events */

@@ -1,13 +1,17 @@
 /* Buckets of points, merged in pairs when they have become too many. */
 #include "report/thin.h"
 
+#include <math.h>
+
+/* Takes in a bucket that is behind. */
 static void merge(ek_thin_bucket *into, const ek_thin_bucket *next)
 {
-    if (next->least.y < into->least.y)
-        into->least = next->least;
-    if (next->most.y > into->most.y)
-        into->most = next->most;
-    into->last = next->last;
+    into->points += next->points;
+    into->last_x = next->last_x;
+    into->last_y = next->last_y;
+    into->sum += next->sum;
+    into->least = fmin(into->least, next->least);
+    into->most = fmax(into->most, next->most);
 }
 
 static void halve(ek_thin *thin)
@@ -19,50 +23,64 @@ static void halve(ek_thin *thin)
         thin->buckets[b] = pair;
     }
     thin->width *= 2;
-    thin->last_points = thin->width;
 }
 
 void ek_thin_add(ek_thin *thin, double x, double y)
 {
-    ek_thin_point point = {x, y};
-    ek_thin_bucket alone = {point, point, point, point};
+    const ek_thin_bucket alone = {1, x, x, y, y, y, y, y};
     if (thin->width == 0)
-        thin->width = thin->last_points = 1;
-    bool full = thin->count == 0 || thin->last_points == thin->width;
-    if (full && thin->count == EK_THIN_BUCKETS)
-        halve(thin);
-    if (full) {
-        thin->buckets[thin->count++] = alone;
-        thin->last_points = 1;
-    } else {
+        thin->width = 1;
+    if (thin->count > 0 && thin->buckets[thin->count - 1].points < thin->width) {
         merge(&thin->buckets[thin->count - 1], &alone);
-        thin->last_points++;
-    }
-}
-
-/* Appends a point that is behind the last one. In stairs a point in the middle of three equal ones says nothing. */
-static void append(json_t *points, ek_thin_point point, bool steps)
-{
-    size_t count = json_array_size(points);
-    json_t *last = json_array_get(points, count - 1), *before = count > 1 ? json_array_get(points, count - 2) : NULL;
-    if (last && json_number_value(json_array_get(last, 0)) >= point.x)
         return;
-    if (steps && before && json_number_value(json_array_get(last, 1)) == point.y &&
-        json_number_value(json_array_get(before, 1)) == point.y)
-        json_array_remove(points, count - 1);
-    json_array_append_new(points, json_pack("[f, f]", point.x, point.y));
+    }
+    if (thin->count == EK_THIN_BUCKETS)
+        halve(thin);
+    thin->buckets[thin->count++] = alone;
 }
 
-json_t *ek_thin_points(const ek_thin *thin, bool steps)
+/* Where a bucket stands: in its middle; the first and the last one at the ends of the series. */
+static double place(const ek_thin *thin, uint32_t b)
+{
+    const ek_thin_bucket *bucket = &thin->buckets[b];
+    if (b == 0)
+        return bucket->first_x;
+    if (b + 1 == thin->count)
+        return bucket->last_x;
+    return bucket->first_x + floor(0.5 * (bucket->last_x - bucket->first_x)); /* steps are whole numbers */
+}
+
+json_t *ek_thin_means(const ek_thin *thin, bool steps)
 {
     json_t *points = json_array();
-    for (uint32_t b = 0; points && b < thin->count; b++) {
+    const ek_thin_bucket *buckets = thin->buckets;
+    for (uint32_t b = 0; b < thin->count; b++) {
+        bool inside = steps && thin->width == 1 && b > 0 && b + 1 < thin->count;
+        if (inside && buckets[b].sum == buckets[b - 1].sum)
+            continue;
+        json_array_append_new(points, json_pack("[f, f]", place(thin, b), buckets[b].sum / (double)buckets[b].points));
+    }
+    return points;
+}
+
+json_t *ek_thin_band(const ek_thin *thin)
+{
+    json_t *band = json_array();
+    for (uint32_t b = 0; b < thin->count; b++) {
         const ek_thin_bucket *bucket = &thin->buckets[b];
-        bool rises = bucket->least.x < bucket->most.x;
-        append(points, bucket->first, steps);
-        append(points, rises ? bucket->least : bucket->most, steps);
-        append(points, rises ? bucket->most : bucket->least, steps);
-        append(points, bucket->last, steps);
+        json_array_append_new(band, json_pack("[f, f, f]", place(thin, b), bucket->least, bucket->most));
+    }
+    return band;
+}
+
+json_t *ek_thin_ends(const ek_thin *thin)
+{
+    json_t *points = json_array();
+    for (uint32_t b = 0; b < thin->count; b++) {
+        const ek_thin_bucket *bucket = &thin->buckets[b];
+        json_array_append_new(points, json_pack("[f, f]", bucket->first_x, bucket->first_y));
+        if (bucket->points > 1)
+            json_array_append_new(points, json_pack("[f, f]", bucket->last_x, bucket->last_y));
     }
     return points;
 }

@@ -10,7 +10,7 @@ const EVENTS_MOST = 6;
 function describeValue(value, band) {
   if (value === null || value === undefined)
     return '–';
-  return band ? `${full(value)} (${full(band[1])} to ${full(band[2])})` : full(value);
+  return band && band[1] < band[2] ? `${full(value)} (${full(band[1])} to ${full(band[2])})` : full(value);
 }
 
 function row(colour, name, text) {
@@ -39,12 +39,15 @@ function lineRows(chart, view, x, isNear) {
   });
 }
 
+/** What happened there; of too much only how often. */
 function eventLines(chart, view, isNear) {
-  const lines = chart.events.filter((event) => !view.hidden.has(event.name)).flatMap((event) =>
-    event.marks.filter((mark) => isNear(mark.x)).map((mark) =>
-      create('p', {}, create('b', {}, event.name), mark.text ? ` ${mark.text}` : '')));
-  return lines.length > EVENTS_MOST
-    ? [...lines.slice(0, EVENTS_MOST), create('p', {}, `and ${lines.length - EVENTS_MOST} more`)] : lines;
+  const near = chart.events.filter((event) => !view.hidden.has(event.name))
+    .map((event) => ({ name: event.name, marks: event.marks.filter((mark) => isNear(mark.x)) }))
+    .filter((event) => event.marks.length);
+  const line = (name, text) => create('p', {}, create('b', {}, name), text ? ` ${text}` : '');
+  return near.reduce((sum, event) => sum + event.marks.length, 0) > EVENTS_MOST
+    ? near.map((event) => line(event.name, `× ${event.marks.length}`))
+    : near.flatMap((event) => event.marks.map((mark) => line(event.name, mark.text)));
 }
 
 /** The option of the chart library. toPixel: from x to where it lies. */
