@@ -23,4 +23,7 @@ ek_status ek_bench_return(void);
 /* What a reduced peer costs a healthy replica: compute-thread CPU time per step of TP2 beside TP1 and beside TP2. */
 ek_status ek_bench_overhead(void);
 
+/* Sampled scenarios of the simulator by the second of a core. bench/run holds them against numpy. */
+ek_status ek_bench_sim(void);
+
 #endif

@@ -41,7 +41,7 @@ static inline __attribute__((always_inline)) void lane_words(uint64_t key, uint6
 {
     const lanes low_half = (lanes){0} + UINT32_MAX;
     uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
-    lanes counter;
+    lanes counter = {0};
     for (uint64_t lane = 0; lane < LANES; lane++)
         counter[lane] = low + lane;
     c[0] = counter & low_half;

@@ -117,7 +117,10 @@ static void print_results(const command_line *given, const ek_study *study)
     printf("%s/report.html", given->folder);
     const char *name;
     json_t *table;
-    json_object_foreach(study->tables, name, table) printf(", %s.csv", name);
+    json_object_foreach(study->tables, name, table)
+    {
+        printf(", %s.csv", name);
+    }
     putchar('\n');
 }
 
@@ -158,8 +161,11 @@ static ek_status act(command_line *given)
     if (status != EK_OK)
         return status == EK_IO ? EK_INVALID : status;
     status = ek_output_prepare(given->folder, given->overwrite);
-    if (status == EK_OK)
+    if (status == EK_OK) {
         status = run_study(given, scenario);
+        if (status != EK_OK)
+            ek_output_abandon(given->folder);
+    }
     ek_scenario_destroy(scenario);
     return status;
 }

@@ -16,7 +16,8 @@
 
 #define MARK "@DESCRIPTION@"
 
-extern const char ek_report_page[], ek_report_page_end[];
+extern const char ek_report_page[];
+extern const uint32_t ek_report_page_bytes;
 
 static int write_escaped(const char *text, size_t size, void *file)
 {
@@ -32,7 +33,7 @@ static int write_escaped(const char *text, size_t size, void *file)
 
 static bool write_page(FILE *file, const json_t *page)
 {
-    size_t bytes = (size_t)(ek_report_page_end - ek_report_page);
+    size_t bytes = ek_report_page_bytes;
     const char *mark = memmem(ek_report_page, bytes, MARK, strlen(MARK));
     size_t before = (size_t)(mark - ek_report_page), after = bytes - before - strlen(MARK);
     return fwrite(ek_report_page, 1, before, file) == before &&

@@ -1,6 +1,7 @@
 /* Describes a run as a page: facts, where the wall time went, charts over the steps, the table of events. */
 #include "report/run.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,13 +16,13 @@ enum { ROWS_MOST = 1000, MARKS_MOST = 200 };
 /* "8.5 s", "12 min 30 s", "3 h 20 min". */
 static const char *describe_seconds(double seconds, char text[32])
 {
+    long whole = lround(seconds), minutes = lround(seconds / 60);
     if (seconds < 120.0)
-        snprintf(text, 32, seconds < 0.1 ? "%.1f ms" : "%.1f s", seconds < 0.1 ? 1e3 * seconds : seconds);
+        snprintf(text, 32, "%.1f s", seconds);
     else if (seconds < 7200.0)
-        snprintf(text, 32, "%.0f min %.0f s", (double)(int)(seconds / 60), seconds - 60 * (int)(seconds / 60));
+        snprintf(text, 32, "%ld min %ld s", whole / 60, whole % 60);
     else
-        snprintf(text, 32, "%.0f h %.0f min", (double)(long)(seconds / 3600),
-                 (seconds - 3600 * (double)(long)(seconds / 3600)) / 60);
+        snprintf(text, 32, "%ld h %ld min", minutes / 60, minutes % 60);
     return text;
 }
 
@@ -145,14 +146,16 @@ static json_t *describe_series(const char *name, const ek_thin *thin, const char
 
 static json_t *describe_replica_chart(const ek_run_data *run, ek_replica_chart chart)
 {
-    static const char *const summary[EK_SUMMARY_LINES] = {"lowest", "median", "highest"};
+    static const char *const summary[] = {"lowest", "median", "highest"};
     json_t *series = json_array();
     for (uint32_t line = 0; line < run->lines; line++) {
         char name[32];
-        snprintf(name, sizeof name, "replica %u", line);
-        json_array_append_new(series, describe_series(run->replicas > EK_OWN_LINE_MOST ? summary[line] : name,
-                                                      &run->of_replicas[chart * run->lines + line],
-                                                      replica_charts[chart].kind));
+        if (run->replicas > EK_OWN_LINE_MOST)
+            snprintf(name, sizeof name, "%s", summary[line % EK_SUMMARY_LINES]);
+        else
+            snprintf(name, sizeof name, "replica %u", line);
+        json_array_append_new(
+            series, describe_series(name, &run->of_replicas[chart * run->lines + line], replica_charts[chart].kind));
     }
     return describe_chart(&replica_charts[chart], series);
 }

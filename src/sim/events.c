@@ -105,7 +105,7 @@ static ek_status read_all(FILE *file, ek_scenario *scenario)
         return ek_fail_at(origin, "found \"%s\"; the first line must be " HEAD,
                           at_end ? "" : ek_excerpt(line, strlen(line), shown));
     for (;;) {
-        ek_failure_event event;
+        ek_failure_event event = {0};
         origin.line++;
         EK_TRY(read_line(file, &origin, line, &at_end));
         if (at_end)

@@ -1,11 +1,15 @@
 /* Draws failures one after the other and keeps what is pending (returns, failures that follow) in a heap. */
 #include "sim/history.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 
 #include "base/error.h"
 #include "base/rng.h"
+
+#define NEVER (-INFINITY)
+#define BACK (-DBL_MAX)
 
 typedef struct pending {
     double hours;
@@ -20,7 +24,7 @@ typedef struct history_drawing {
     uint32_t domains, slots;
     uint64_t number, draws; /* random numbers taken so far */
     double horizon_hours;
-    double *down_until; /* [domains][slots] hours; -INFINITY: never was down */
+    double *down_until; /* [domains][slots] hours; NEVER: was not down so far; BACK: was, and is not now */
     uint32_t *failed;   /* [domains] */
     pending *heap;
     size_t heap_count, heap_room;
@@ -117,10 +121,16 @@ static ek_status fail_slots(history_drawing *drawing, double hours, uint32_t dom
 
 static ek_status return_slots(history_drawing *drawing, const pending *item)
 {
-    const double *down_until = drawing->down_until + (size_t)item->domain * drawing->slots;
-    for (uint32_t i = item->slot; i < item->slot + item->slots; i++)
-        drawing->failed[item->domain] -= down_until[i] == item->hours; /* those that went down with it */
-    return add_change(drawing, item->hours, item->domain, false);
+    double *down_until = drawing->down_until + (size_t)item->domain * drawing->slots;
+    uint32_t returned = 0;
+    for (uint32_t i = item->slot; i < item->slot + item->slots; i++) {
+        if (down_until[i] != item->hours)
+            continue; /* went down in another failure */
+        down_until[i] = BACK;
+        returned++;
+    }
+    drawing->failed[item->domain] -= returned;
+    return returned > 0 ? add_change(drawing, item->hours, item->domain, false) : EK_OK;
 }
 
 /* A device fails and takes its blast radius along. Failures are drawn at the rate of devices that have failed before;
@@ -131,7 +141,7 @@ static ek_status fail_device(history_drawing *drawing, double hours, uint32_t do
     uint32_t slot = (uint32_t)(draw(drawing) * drawing->slots);
     double accepted = draw(drawing), spread = draw(drawing);
     double down_until = drawing->down_until[(size_t)domain * drawing->slots + slot];
-    if (down_until > hours || (thinned && down_until == -INFINITY && accepted * failures->repeat_factor >= 1))
+    if (down_until > hours || (thinned && down_until == NEVER && accepted * failures->repeat_factor >= 1))
         return EK_OK;
     double range = failures->hardware_hours_most - failures->hardware_hours_least;
     double repair = is_hardware ? failures->hardware_hours_least + spread * range : failures->software_hours;
@@ -206,7 +216,7 @@ ek_status ek_history_create(ek_history **created, const ek_scenario *scenario, u
     ek_status status = EK_OK;
     if (drawing.history && drawing.down_until && drawing.failed) {
         for (size_t i = 0; i < (size_t)domains * slots; i++)
-            drawing.down_until[i] = -INFINITY;
+            drawing.down_until[i] = NEVER;
         status = scenario->failures.events_path ? take_events(&drawing) : draw_all(&drawing);
     } else {
         status = ek_fail(EK_NO_MEMORY, "no memory for a history of %u domains", domains);

@@ -47,6 +47,11 @@ static void write_text(FILE *file, const char *text)
     fputs(quoted ? "\"" : "", file);
 }
 
+void ek_output_abandon(const char *folder)
+{
+    rmdir(folder);
+}
+
 /* A field of a CSV line. */
 static void write_field(FILE *file, const json_t *value)
 {
@@ -77,7 +82,10 @@ static void write_csv(FILE *file, const json_t *table)
     size_t i;
     json_t *row;
     write_line(file, json_object_get(table, "columns"));
-    json_array_foreach(json_object_get(table, "rows"), i, row) write_line(file, row);
+    json_array_foreach(json_object_get(table, "rows"), i, row)
+    {
+        write_line(file, row);
+    }
 }
 
 static void write_json(FILE *file, const json_t *table)

@@ -74,3 +74,9 @@ ek_status ek_sample_rows(json_t *table, json_t *keys, const ek_sampled_means *me
     json_decref(keys);
     return status;
 }
+
+ek_status ek_sample_chart(json_t *series, double x, const ek_mean *part)
+{
+    return ek_study_band(series, x, 100 * part->mean, 100 * (part->mean - part->half_width),
+                         100 * (part->mean + part->half_width));
+}

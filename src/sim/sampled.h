@@ -21,6 +21,9 @@ uint32_t ek_sample_devices(const ek_scenario *scenario);
 /* The failed fraction of a study's point 0 … points-1. */
 double ek_sample_fraction(const ek_scenario *scenario, uint32_t point);
 
+/* A point of a chart, in percent, with the band of its interval. */
+ek_status ek_sample_chart(json_t *series, double x, const ek_mean *part);
+
 /* Adds a row [key…, arrangement, policy, mean, half width, worst] for each of them; `keys` is taken over. */
 ek_status ek_sample_rows(json_t *table, json_t *keys, const ek_sampled_means *means, bool with_left);
 

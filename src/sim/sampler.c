@@ -224,7 +224,9 @@ void ek_sampler_one(const ek_sampler *sampler, ek_sampler_work *work, uint64_t s
 ek_mean ek_mean_of_sums(double sum, double sum_of_squares, uint64_t count)
 {
     double mean = sum / (double)count;
-    double variance = count > 1 ? (sum_of_squares - sum * mean) / (double)(count - 1) : 0;
+    if (count < 2)
+        return (ek_mean){mean, NAN};
+    double variance = (sum_of_squares - sum * mean) / (double)(count - 1);
     return (ek_mean){mean, 1.96 * sqrt(fmax(variance, 0) / (double)count)};
 }
 
@@ -259,9 +261,8 @@ static ek_status sum_run(void *context, uint32_t part)
     for (uint64_t scenario = first; scenario < end; scenario++) {
         ek_sampled sampled;
         ek_sampler_one(run->sampler, work, run->seed, scenario, run->failures, run->with_left, &sampled);
-        const double *throughput = sampled.throughput[0];
         for (uint32_t i = 0; i < loss_count; i++) {
-            double lost = 1 - throughput[i];
+            double lost = 1 - sampled.throughput[i / EK_POLICIES][i % EK_POLICIES];
             sums.sum[i] += lost;
             sums.squares[i] += lost * lost;
             sums.worst[i] = lost > sums.worst[i] ? lost : sums.worst[i];

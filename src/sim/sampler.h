@@ -54,7 +54,7 @@ void ek_sampler_work_destroy(ek_sampler_work *work);
 void ek_sampler_one(const ek_sampler *sampler, ek_sampler_work *work, uint64_t seed, uint64_t scenario,
                     uint32_t failures, bool with_left, ek_sampled *sampled);
 
-/* The mean of a sampled value and the half width of its 95 % confidence interval. */
+/* The mean of a sampled value and the half width of its 95 % confidence interval; NAN: of one value there is none. */
 typedef struct ek_mean {
     double mean, half_width;
 } ek_mean;

@@ -73,17 +73,16 @@ static const ek_field own_fields[] = {
      .help = "the job stands still so long when repaired devices return in place"},
     {"policies.restart_seconds", REAL(policies.restart_seconds, 0, SECONDS_MOST), .otherwise = "600",
      .help = "from the end of a job to its first step after a restart"},
-    {"policies.checkpoint_hours", REAL(policies.checkpoint_hours, 1e-3, HOURS_MOST), .otherwise = "1",
-     .help = "training between two checkpoints"},
+    {"policies.checkpoint_hours", REAL(policies.checkpoint_hours, 1e-3, HOURS_MOST), .otherwise = "0.1",
+     .help = "training between two checkpoints of a job that restarts from them"},
+    {"policies.in_place_checkpoint_hours", REAL(policies.in_place_checkpoint_hours, 1e-3, HOURS_MOST), .otherwise = "1",
+     .help = "and of a job that recovers in place, which keeps them for the worst"},
     {"policies.checkpoint_seconds", REAL(policies.checkpoint_seconds, 0, SECONDS_MOST), .otherwise = "10",
      .help = "how long the job stands still for one"},
     {"policies.repack_hours", REAL(policies.repack_hours, 0, HOURS_MOST), .otherwise = "0",
-     .help =
-         "a job that recovers in place is restarted so often to pack damaged domains, where that gains anything; 0: "
-         "never"},
-
-    {"study.kind", .kind = EK_FIELD_CHOICE, PLACE(study.kind), .choices = ek_study_names,
      .help = "a job is restarted so often to pack damaged domains, where that gains anything; 0: never"},
+
+    {"study.kind", .kind = EK_FIELD_CHOICE, PLACE(study.kind), .choices = ek_study_names, .help = "what is studied"},
     {"study.seed", WHOLE(study.seed, 0, UINT64_MAX), .otherwise = "1", .help = "of all that is random"},
     {"study.samples", WHOLE(study.samples, 100, 1000000000), .otherwise = "100000",
      .help = "sampled scenarios of each point"},

@@ -37,13 +37,14 @@ typedef enum ek_sim_units { EK_UNITS_FREE, EK_UNITS_WHOLE } ek_sim_units;
 
 typedef struct ek_sim_policies {
     ek_sim_units units;
-    double detect_seconds;     /* until a failure is known */
-    double recover_seconds;    /* recovery in place */
-    double return_seconds;     /* of a repaired device */
-    double restart_seconds;    /* from a checkpoint */
-    double checkpoint_hours;   /* between two checkpoints, */
-    double checkpoint_seconds; /* each of which stops the job for so long */
-    double repack_hours;       /* between planned restarts, where packing gains anything; 0: none */
+    double detect_seconds;            /* until a failure is known */
+    double recover_seconds;           /* recovery in place */
+    double return_seconds;            /* of a repaired device */
+    double restart_seconds;           /* from a checkpoint */
+    double checkpoint_hours;          /* between two checkpoints of a job that restarts from them, */
+    double in_place_checkpoint_hours; /* and of one that recovers in place; */
+    double checkpoint_seconds;        /* each stops the job for so long */
+    double repack_hours;              /* between planned restarts, where packing gains anything; 0: none */
 } ek_sim_policies;
 
 typedef struct ek_sim_power {

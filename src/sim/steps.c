@@ -65,16 +65,18 @@ static ek_status synchronised_seconds(const step_asker *asker, uint32_t level, u
     return EK_OK;
 }
 
-/* The most samples, up to `most`, that a replica is done with in `pace_seconds`. */
+/* The most samples, up to `most`, that a replica is done with in `pace_seconds`: time grows with samples. */
 static ek_status fitting_samples(const step_asker *asker, uint32_t level, double speed, double pace_seconds,
                                  uint32_t most, uint32_t *samples)
 {
-    for (*samples = most; *samples > 0; --*samples) {
+    uint32_t fits = 0, beyond = most + 1;
+    while (beyond - fits > 1) {
+        uint32_t middle = fits + (beyond - fits) / 2;
         double seconds;
-        EK_TRY(step_seconds(asker, level, speed, *samples, &seconds));
-        if (seconds <= pace_seconds)
-            break;
+        EK_TRY(step_seconds(asker, level, speed, middle, &seconds));
+        *(seconds <= pace_seconds ? &fits : &beyond) = middle;
     }
+    *samples = fits;
     return EK_OK;
 }
 

@@ -129,7 +129,7 @@ ek_status ek_study_point(json_t *series, double x, double y)
     return ek_study_add(json_object_get(series, "points"), json_pack("[f, f]", x, y));
 }
 
-ek_status ek_study_interval(json_t *series, double x, double y, double half_width)
+ek_status ek_study_band(json_t *series, double x, double y, double low, double high)
 {
     json_t *band = json_object_get(series, "band");
     if (!band) {
@@ -138,7 +138,7 @@ ek_status ek_study_interval(json_t *series, double x, double y, double half_widt
             return no_memory();
     }
     EK_TRY(ek_study_point(series, x, y));
-    return ek_study_add(band, json_pack("[f, f, f]", x, y - half_width, y + half_width));
+    return ek_study_add(band, json_pack("[f, f, f]", x, low, high));
 }
 
 ek_status ek_study_show(json_t *section, json_t *table)

@@ -56,7 +56,7 @@ ek_status ek_study_section(ek_study *study, const char *heading, const char *tex
 ek_status ek_study_chart(json_t *section, const char *kind, const char *x, const char *y, json_t **chart);
 ek_status ek_study_series(json_t *chart, const char *name, json_t **series);
 ek_status ek_study_point(json_t *series, double x, double y);
-ek_status ek_study_interval(json_t *series, double x, double y, double half_width);
+ek_status ek_study_band(json_t *series, double x, double y, double low, double high);
 /* Shows a table in a section, too. */
 ek_status ek_study_show(json_t *section, json_t *table);
 

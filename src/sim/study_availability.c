@@ -29,8 +29,7 @@ static ek_status add_curve(ek_study *study, json_t *table, json_t *chart, uint32
         EK_TRY(
             ek_study_add(ek_study_rows(table), json_pack("[i, f, f, f, f]", (int)size, fraction, means.whole_cells.mean,
                                                          means.whole_cells.half_width, pow(1 - fraction, size))));
-        EK_TRY(ek_study_interval(series, 100 * fraction, 100 * means.whole_cells.mean,
-                                 100 * means.whole_cells.half_width));
+        EK_TRY(ek_sample_chart(series, 100 * fraction, &means.whole_cells));
         ek_study_progress(study, done + share * (point + 1) / scenario->study.points);
     }
     return EK_OK;

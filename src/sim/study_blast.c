@@ -37,8 +37,7 @@ ek_status ek_study_blast(ek_study *study)
         double fraction = (double)failures * sizes[i] / devices;
         EK_TRY(ek_sample_rows(table, json_pack("[i, i, f]", (int)sizes[i], (int)failures, fraction), &means, true));
         for (int policy = 0; policy < EK_POLICIES; policy++)
-            EK_TRY(ek_study_interval(series[policy], sizes[i], 100 * means.lost[EK_PACKED][policy].mean,
-                                     100 * means.lost[EK_PACKED][policy].half_width));
+            EK_TRY(ek_sample_chart(series[policy], sizes[i], &means.lost[EK_PACKED][policy]));
         ek_study_progress(study, (i + 1.0) / count);
     }
     return ek_study_show(section, table);

@@ -63,7 +63,7 @@ ek_status ek_study_degrees(ek_study *study)
                             "at the default power (ntp) and boosted (ntp-pw). Powers and the step are relative to no "
                             "failure; power_needed is for all samples, whatever the limits.",
                             &section));
-    EK_TRY(ek_study_chart(section, "step", "TP degree of the replica", "samples", &chart));
+    EK_TRY(ek_study_chart(section, "line", "TP degree of the replica", "samples", &chart));
     EK_TRY(add_levels(study, EK_UNITS_WHOLE, table, chart));
     EK_TRY(add_levels(study, EK_UNITS_FREE, table, chart));
     return ek_study_show(section, table);

@@ -24,8 +24,7 @@ static ek_status add_point(ek_study *study, json_t *table, uint32_t size, uint32
     EK_TRY(ek_sample_rows(table, json_pack("[i, i, i, f]", (int)size, (int)all, (int)resized.parallel.dp, fraction),
                           &means, true));
     for (int policy = 0; policy < EK_POLICIES; policy++)
-        EK_TRY(ek_study_interval(series[policy], all, 100 * means.lost[EK_PACKED][policy].mean,
-                                 100 * means.lost[EK_PACKED][policy].half_width));
+        EK_TRY(ek_sample_chart(series[policy], all, &means.lost[EK_PACKED][policy]));
     return EK_OK;
 }
 

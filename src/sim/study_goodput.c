@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "sim/parallel.h"
@@ -16,21 +17,24 @@ static const char *const down_columns[] = {"hours", "devices_down"};
 static const struct {
     const char *name;
     size_t offset;
+    bool percent; /* for people */
 } measures[] = {
-    {"done", offsetof(ek_goodput, done)},
-    {"reduced", offsetof(ek_goodput, reduced)},
-    {"stalled", offsetof(ek_goodput, stalled)},
-    {"redone", offsetof(ek_goodput, redone)},
-    {"checkpoints", offsetof(ek_goodput, checkpoints)},
-    {"per_gpu", offsetof(ek_goodput, per_gpu)},
-    {"energy", offsetof(ek_goodput, energy)},
-    {"stops", offsetof(ek_goodput, stops)},
+    {"done", offsetof(ek_goodput, done), true},
+    {"reduced", offsetof(ek_goodput, reduced), true},
+    {"stalled", offsetof(ek_goodput, stalled), true},
+    {"redone", offsetof(ek_goodput, redone), true},
+    {"checkpoints", offsetof(ek_goodput, checkpoints), true},
+    {"per_gpu", offsetof(ek_goodput, per_gpu), true},
+    {"energy", offsetof(ek_goodput, energy), false},
+    {"stops", offsetof(ek_goodput, stops), false},
 };
 enum { MEASURES = sizeof measures / sizeof *measures, PARTS = 5 }; /* the first ones are where the time went */
 
 static double measure(const ek_goodput *goodput, size_t which)
 {
-    return *(const double *)((const char *)goodput + measures[which].offset);
+    double value;
+    memcpy(&value, (const char *)goodput + measures[which].offset, sizeof value);
+    return value;
 }
 
 typedef struct goodput_run {
@@ -73,34 +77,89 @@ static ek_mean mean_of(const goodput_run *run, size_t conduct, size_t which)
     return ek_mean_of_sums(sum, squares, run->histories);
 }
 
+#define MEAN_BYTES 64
+
+/* "80.46 ± 0.14"; of one history there is no interval. */
+static void write_mean(double scale, const ek_mean *mean, char text[MEAN_BYTES])
+{
+    if (isnan(mean->half_width))
+        snprintf(text, MEAN_BYTES, "%.2f", scale * mean->mean);
+    else
+        snprintf(text, MEAN_BYTES, "%.2f ± %.2f", scale * mean->mean, scale * mean->half_width);
+}
+
+/* A row for people: the parts as "80.46 ± 0.14" percent, the other measures likewise. */
+static ek_status show_conduct(const goodput_run *run, size_t conduct, json_t *shown)
+{
+    json_t *row = json_pack("[s]", ek_conducts[conduct].name);
+    for (size_t which = 0; which < MEASURES; which++) {
+        ek_mean mean = mean_of(run, conduct, which);
+        double scale = measures[which].percent ? 100 : 1;
+        char text[MEAN_BYTES];
+        write_mean(scale, &mean, text);
+        if (json_array_append_new(row, json_string(text)) != 0) {
+            json_decref(row);
+            return ek_fail(EK_NO_MEMORY, "no memory for a table");
+        }
+    }
+    return ek_study_add(ek_study_rows(shown), row);
+}
+
+static ek_status add_conduct(const goodput_run *run, size_t conduct, json_t *table, json_t *const series[PARTS])
+{
+    const char *name = ek_conducts[conduct].name;
+    for (size_t which = 0; which < MEASURES; which++) {
+        ek_mean mean = mean_of(run, conduct, which);
+        json_t *half_width = isnan(mean.half_width) ? json_null() : json_real(mean.half_width);
+        EK_TRY(ek_study_add(ek_study_rows(table), json_pack("[s, s, f, o, i]", name, measures[which].name, mean.mean,
+                                                            half_width, (int)run->histories)));
+        if (which < PARTS)
+            EK_TRY(ek_study_point(series[which], (double)conduct, 100 * mean.mean));
+        if (which == 0) {
+            char text[MEAN_BYTES];
+            write_mean(100, &mean, text);
+            EK_TRY(ek_study_fact(run->study, name, "%s %%", text));
+        }
+    }
+    return EK_OK;
+}
+
+/* The table that the section shows: a column for each measure. */
+static ek_status make_shown(json_t *section, json_t **shown)
+{
+    *shown = json_pack("{s:[s], s:[]}", "columns", "conduct", "rows");
+    if (json_object_set_new(section, "table", *shown) != 0)
+        return ek_fail(EK_NO_MEMORY, "no memory for a table");
+    for (size_t which = 0; which < MEASURES; which++) {
+        char heading[32];
+        snprintf(heading, sizeof heading, "%s%s", measures[which].name, measures[which].percent ? ", %" : "");
+        EK_TRY(ek_study_add(json_object_get(*shown, "columns"), json_string(heading)));
+    }
+    return EK_OK;
+}
+
 static ek_status add_means(const goodput_run *run)
 {
-    json_t *table = ek_study_table(run->study, "goodput", mean_columns, COUNT(mean_columns)), *section, *chart;
-    json_t *names = json_array(), *series[PARTS];
+    json_t *table = ek_study_table(run->study, "goodput", mean_columns, COUNT(mean_columns)), *section, *chart, *shown;
+    json_t *names, *series[PARTS];
     EK_TRY(ek_study_section(run->study, "Where the time went",
                             "Parts of the horizon, in the mean over the histories: work that counts, throughput below "
-                            "full, standing still, work done again, checkpoints.",
+                            "full, standing still, work done again, checkpoints. per_gpu is the work that counts for "
+                            "each device owned, energy what a sample takes against no failure, stops how often the "
+                            "job stood still.",
                             &section));
     EK_TRY(ek_study_chart(section, "bar", "", "part of the time, %", &chart));
-    if (json_object_set_new(chart, "categories", names) != 0)
+    if (json_object_set_new(chart, "categories", names = json_array()) != 0)
         return ek_fail(EK_NO_MEMORY, "no memory for a chart");
     for (int part = 0; part < PARTS; part++)
         EK_TRY(ek_study_series(chart, measures[part].name, &series[part]));
+    EK_TRY(make_shown(section, &shown));
     for (size_t conduct = 0; conduct < EK_CONDUCTS; conduct++) {
         EK_TRY(ek_study_add(names, json_string(ek_conducts[conduct].name)));
-        for (size_t which = 0; which < MEASURES; which++) {
-            ek_mean mean = mean_of(run, conduct, which);
-            EK_TRY(ek_study_add(ek_study_rows(table),
-                                json_pack("[s, s, f, f, i]", ek_conducts[conduct].name, measures[which].name, mean.mean,
-                                          mean.half_width, (int)run->histories)));
-            if (which < PARTS)
-                EK_TRY(ek_study_point(series[which], (double)conduct, 100 * mean.mean));
-        }
-        ek_mean done = mean_of(run, conduct, 0);
-        EK_TRY(ek_study_fact(run->study, ek_conducts[conduct].name, "%.2f ± %.2f %%", 100 * done.mean,
-                             100 * done.half_width));
+        EK_TRY(add_conduct(run, conduct, table, series));
+        EK_TRY(show_conduct(run, conduct, shown));
     }
-    return ek_study_show(section, table);
+    return EK_OK;
 }
 
 /* ------------------------------------------------------------------------------------------------------- the trace */
@@ -116,7 +175,8 @@ static ek_status add_trace_point(void *context, double hours, double throughput)
     trace_target *target = context;
     target->throughput = throughput;
     EK_TRY(ek_study_add(ek_study_rows(target->table), json_pack("[s, f, f]", target->conduct, hours, throughput)));
-    return ek_study_point(target->series, hours / 24, 100 * throughput);
+    /* hundreds of short stops would hide the rest of the chart */
+    return throughput > 0 ? ek_study_point(target->series, hours / 24, 100 * throughput) : EK_OK;
 }
 
 static ek_status trace_devices(ek_study *study, const ek_history *history, json_t *section)
@@ -147,10 +207,12 @@ static ek_status add_trace(const goodput_run *run)
     const ek_scenario *scenario = run->study->scenario;
     json_t *table = ek_study_table(run->study, "trace", trace_columns, COUNT(trace_columns)), *section, *chart;
     ek_history *history;
-    EK_TRY(ek_study_section(run->study, "One history",
-                            "Throughput of the job over time, 0 while it stands still, and the devices that are down.",
-                            &section));
-    EK_TRY(ek_study_chart(section, "step", "days", "throughput, %", &chart));
+    EK_TRY(ek_study_section(
+        run->study, "One history",
+        "Throughput of the job while it runs, and the devices that are down. trace.csv has the stops, too: "
+        "there throughput is 0.",
+        &section));
+    EK_TRY(ek_study_chart(section, "step", "days", "throughput while running, %", &chart));
     EK_TRY(ek_history_create(&history, scenario, scenario->domains, 0));
     ek_status status = EK_OK;
     for (size_t i = 0; i < EK_CONDUCTS && status == EK_OK; i++) {

@@ -155,7 +155,7 @@ static ek_status add_policy(const spares_run *run, int policy, json_t *table, js
 {
     const ek_study_settings *settings = &run->study->scenario->study;
     const char *name = ek_policy_names[policies[policy]];
-    uint32_t enough = run->most + 1, enough_by_time = run->most + 1;
+    uint32_t none = run->most + 1, enough = none, enough_by_time = none;
     json_t *series;
     EK_TRY(ek_study_series(chart, name, &series));
     for (uint32_t spares = 0; spares <= run->most; spares++) {
@@ -169,7 +169,7 @@ static ek_status add_policy(const spares_run *run, int policy, json_t *table, js
             enough_by_time = spares;
         EK_TRY(ek_study_add(ek_study_rows(table), json_pack("[s, i, f, f, f, f, f]", name, (int)spares, part, low, high,
                                                             paused.mean, paused.half_width)));
-        EK_TRY(ek_study_point(series, spares, 100 * part));
+        EK_TRY(ek_study_band(series, spares, 100 * part, 100 * low, 100 * high));
     }
     if (enough <= run->most)
         EK_TRY(ek_study_fact(run->study, name, "%u spare domains", enough));

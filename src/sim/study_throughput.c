@@ -45,8 +45,7 @@ static ek_status add_strict(const ek_study *study, const throughput_curves *curv
                                       (int)(failures * study->scenario->failures.blast_radius),
                                       ek_arrangement_names[arrangement], STRICT, lost->mean, lost->half_width,
                                       means.worst[arrangement][EK_POLICY_NTP_PW])));
-        EK_TRY(
-            ek_study_interval(curves->strict[arrangement], 100 * fraction, 100 * lost->mean, 100 * lost->half_width));
+        EK_TRY(ek_sample_chart(curves->strict[arrangement], 100 * fraction, lost));
     }
     return EK_OK;
 }
@@ -63,8 +62,7 @@ static ek_status add_point(ek_study *study, throughput_curves *curves, uint32_t 
     for (int arrangement = 0; arrangement < EK_ARRANGEMENTS; arrangement++)
         for (int policy = 0; policy < EK_POLICIES; policy++) {
             const ek_mean *lost = &means.lost[arrangement][policy];
-            EK_TRY(ek_study_interval(curves->series[arrangement][policy], 100 * fraction, 100 * lost->mean,
-                                     100 * lost->half_width));
+            EK_TRY(ek_sample_chart(curves->series[arrangement][policy], 100 * fraction, lost));
             if (point + 1 == scenario->study.points)
                 EK_TRY(ek_study_fact(study, ek_policy_names[policy], "%.2f %% lost at %.2f %%, %s", 100 * lost->mean,
                                      100 * fraction, ek_arrangement_names[arrangement]));

@@ -43,20 +43,18 @@ static uint32_t cell_level(const timeline_job *job, uint32_t cell)
 
 /* ---------------------------------------------------------------------------------------------- the replicas */
 
-/* The worst cells become spare, the others serve replicas, deepest first. A counting sort. */
+/* Cells serve places in order of level: whole ones first, so that the most damaged share the last replicas and the very
+ * worst are spare. A counting sort. */
 static void pack(timeline_job *job)
 {
     uint32_t cells = job->tables->domains * job->tables->cells, levels = job->steps->levels + 1, *start = job->scratch;
-    uint32_t used = job->steps->replicas * job->steps->stages, spare = cells - used;
     memset(start, 0, (levels + 2) * sizeof *start);
     for (uint32_t cell = 0; cell < cells; cell++)
-        start[levels - cell_level(job, cell) + 1]++;
-    for (uint32_t i = 1; i <= levels; i++)
-        start[i] += start[i - 1];
-    for (uint32_t cell = 0; cell < cells; cell++) {
-        uint32_t rank = start[levels - cell_level(job, cell)]++;
-        job->cell_at[rank < spare ? used + rank : rank - spare] = cell;
-    }
+        start[cell_level(job, cell) + 1]++;
+    for (uint32_t level = 1; level <= levels; level++)
+        start[level] += start[level - 1];
+    for (uint32_t cell = 0; cell < cells; cell++)
+        job->cell_at[start[cell_level(job, cell)]++] = cell;
 }
 
 /* Power of a TP group in use: under NTP all stages of a replica are at its level, under NTP-PW each is at its own,
@@ -126,8 +124,9 @@ static ek_status trace(const timeline_job *job, double hours, double throughput)
 static ek_status pass(timeline_job *job, double hours)
 {
     double standing = fmin(fmax(job->resume - job->now, 0), hours - job->now), running = hours - job->now - standing;
-    double checkpoint_hours = job->scenario->policies.checkpoint_hours;
-    double pause_hours = job->scenario->policies.checkpoint_seconds / SECONDS_PER_HOUR;
+    const ek_sim_policies *policies = &job->scenario->policies;
+    double checkpoint_hours = job->conduct->in_place ? policies->in_place_checkpoint_hours : policies->checkpoint_hours;
+    double pause_hours = policies->checkpoint_seconds / SECONDS_PER_HOUR;
     double training = running * (checkpoint_hours / (checkpoint_hours + pause_hours));
     if (running > 0 && standing > 0)
         EK_TRY(trace(job, job->resume, job->throughput));
@@ -188,34 +187,40 @@ static ek_status take_change(timeline_job *job, const ek_change *change)
     double before = job->throughput;
     if (job->conduct->in_place) {
         evaluate(job);
-        return job->throughput > before ? stand_still(job, job->scenario->policies.return_seconds) : EK_OK;
+        return job->throughput != before ? stand_still(job, job->scenario->policies.return_seconds) : EK_OK;
     }
     /* a restarted job takes up nothing until it restarts again, which it does at once if it stands still for want of
      * devices */
-    return before == 0 ? restart(job, job->scenario->policies.restart_seconds) : EK_OK;
+    bool may_go_on = before == 0 && !change->failure;
+    return may_go_on ? restart(job, job->scenario->policies.restart_seconds) : EK_OK;
+}
+
+/* What throughput would be if the job were packed. */
+static double packed_throughput(const timeline_job *job)
+{
+    const ek_steps *steps = job->steps;
+    uint32_t cells = job->tables->domains * job->tables->cells, retired = steps->levels + 1, *at = job->scratch;
+    uint32_t used = steps->replicas * steps->stages, passed = 0, before = 0;
+    double throughput[EK_POLICIES];
+    memset(at, 0, (retired + 1) * sizeof *at);
+    for (uint32_t cell = 0; cell < cells; cell++)
+        at[cell_level(job, cell)]++;
+    for (uint32_t level = 0; level <= retired; level++) { /* cells become replicas, in order of level as in pack() */
+        passed = passed + at[level] < used ? passed + at[level] : used;
+        at[level] = passed / steps->stages - before; /* a replica is as deep as its last cell */
+        before += at[level];
+    }
+    ek_steps_throughput(steps, at, retired, throughput, NULL);
+    return throughput[job->conduct->policy];
 }
 
 /* A planned restart after a checkpoint, if packing gains anything. */
 static ek_status repack(timeline_job *job)
 {
     const ek_sim_policies *policies = &job->scenario->policies;
-    double before = job->throughput;
-    size_t bytes = (size_t)job->tables->domains * job->tables->cells * sizeof *job->cell_at;
-    uint32_t *left = malloc(bytes);
-    if (!left)
-        return ek_fail(EK_NO_MEMORY, "no memory for %zu bytes of places", bytes);
-    memcpy(left, job->cell_at, bytes);
-    pack(job);
-    evaluate(job);
-    bool gains = job->throughput > before;
-    if (!gains)
-        memcpy(job->cell_at, left, bytes);
-    free(left);
-    if (gains)
-        return restart(job, policies->checkpoint_seconds + policies->restart_seconds);
-    if (job->conduct->in_place)
-        evaluate(job);
-    return EK_OK;
+    if (packed_throughput(job) <= job->throughput)
+        return EK_OK;
+    return restart(job, policies->checkpoint_seconds + policies->restart_seconds);
 }
 
 /* ------------------------------------------------------------------------------------------------- a history */

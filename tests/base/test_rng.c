@@ -24,6 +24,24 @@ static void test_philox_known_answers(void **state)
     }
 }
 
+/* Blocks are the same words, any number of them from anywhere on. */
+static void test_blocks(void **state)
+{
+    (void)state;
+    const uint64_t key = 0x299f31d0a4093822, high = 0x0370734413198a2e;
+    for (uint32_t blocks = 0; blocks < 70; blocks++) {
+        uint64_t low = blocks % 2 ? UINT32_MAX - 30u : blocks * 1000003u; /* across the end of 32 bits, too */
+        uint32_t *words = malloc((4 * (size_t)blocks + 1) * sizeof *words), expected[4];
+        ek_random_blocks(key, high, low, blocks, words);
+        for (uint32_t b = 0; b < blocks; b++) {
+            ek_random_words(key, high, low + b, expected);
+            for (uint32_t w = 0; w < 4; w++)
+                assert_int_equal(words[w * blocks + b], expected[w]);
+        }
+        free(words);
+    }
+}
+
 static void test_permutation(void **state)
 {
     (void)state;
@@ -59,6 +77,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_philox_known_answers),
+        cmocka_unit_test(test_blocks),
         cmocka_unit_test(test_permutation),
         cmocka_unit_test(test_normal),
     };

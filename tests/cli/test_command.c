@@ -72,11 +72,11 @@ static char *read_page(const char *path)
 }
 
 /* Every command and the number of its options, in the order of `evenkeel --help`. */
-#define COMMANDS "train, plan, bench, report, power, version"
+#define COMMANDS "train, plan, sim, bench, report, power, version"
 static const struct {
     const char *name;
     unsigned options;
-} commands[] = {{"train", 11}, {"plan", 8}, {"bench", 2}, {"report", 3}, {"power", 4}, {"version", 1}};
+} commands[] = {{"train", 11}, {"plan", 8}, {"sim", 7}, {"bench", 2}, {"report", 3}, {"power", 4}, {"version", 1}};
 
 /* Every option that `evenkeel COMMAND --help` lists is in docs/command-line.md, and the command itself. */
 static void assert_documented(const char *command, unsigned options)

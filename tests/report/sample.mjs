@@ -82,5 +82,6 @@ export const sample = {
   subtitle: HOSTILE,
   text: [HOSTILE],
   facts: [{ name: 'steps', value: '60' }, { name: HOSTILE, value: HOSTILE }],
-  sections: [losses, logarithmic, bars, overTime, { heading: 'Only words', text: ['None.'] }],
+  sections: [losses, logarithmic, bars, overTime, { heading: 'Only words', text: ['None.'] },
+    { heading: 'No points', chart: { x: { name: 'step' }, y: { name: 'loss' }, series: [{ name: 'loss', points: [] }] } }],
 };

@@ -220,7 +220,7 @@ export function makeOption(chart, view) {
 
 export function heightOf(chart, { width, printing }) {
   if (!isBars(chart) || !liesDown(chart, width))
-    return (printing ? 220 : 270) + stripHeight(chart);
+    return (printing ? 180 : 270) + stripHeight(chart); // three on a sheet of paper
   const bars = chart.stacked || chart.base !== undefined ? 1 : chart.series.length;
   const row = Math.max(30, 18 * bars + 10, 15 * linesOf(chart.categories, nameRoom(chart, width)) + 8);
   return 70 + chart.categories.length * row;

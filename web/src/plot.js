@@ -49,7 +49,7 @@ export class Plot {
       create('div', {},
         ...(chart.name ? [create('h3', {}, chart.name)] : []),
         // bars that always lie have their measure below them
-        ...(chart.flat || !chart.y.name || chart.y.name === chart.name ? [] : [create('p', {}, chart.y.name)])),
+        ...(chart.flat || !chart.y.name || chart.y.name.toLowerCase() === chart.name?.toLowerCase() ? [] : [create('p', {}, chart.y.name)])),
       create('div', { class: 'tools' }, this.resetButton, createCsvButton(name, () => rowsOf(this.chart)))),
     ...this.createLegend(), this.canvas);
   }

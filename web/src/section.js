@@ -19,9 +19,9 @@ function colourNames(charts) {
 }
 
 function groupEvents(charts) {
-  const names = [...new Set(charts.flatMap((chart) => chart.events ?? []).map((event) => event.name))];
+  const names = [...new Set(charts.flatMap((chart) => chart.events).map((event) => event.name))];
   return (chart, place) => names.flatMap((name, i) => {
-    const events = (chart.events ?? []).filter((event) => event.name === name);
+    const events = chart.events.filter((event) => event.name === name);
     return events.length ? [{
       name, tone: events[0].tone, shape: i % SHAPES.length,
       marks: events.map((event) => ({ x: place(event.x, event.other_x), text: event.text ?? '' })),
@@ -64,6 +64,8 @@ function rangeOf(charts) {
       least = Math.min(least, x);
       most = Math.max(most, x);
     }
+  if (least > most)
+    return [0, 1]; // there are no points
   return least < most ? [least, most] : [least, least + 1];
 }
 
@@ -72,7 +74,7 @@ export class Section {
   constructor(description, id) {
     this.description = description;
     const given = description.charts ?? (description.chart ? [description.chart] : []);
-    this.given = given.map((chart) => ({ events: description.events, ...chart }));
+    this.given = given.map((chart) => ({ ...chart, events: chart.kind === 'bar' ? [] : chart.events ?? description.events ?? [] }));
     this.hidden = new Set();
     this.other = false; // whether x is shown in its other measure
     this.element = create('section', { id, 'aria-labelledby': `${id}-heading` },

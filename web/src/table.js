@@ -10,7 +10,7 @@ export function createTable({ columns, rows }, name) {
   const classes = heads.map((_, i) => {
     if (rows.some((row) => typeof row[i] === 'number'))
       return { class: 'number' };
-    return rows.every((row) => String(row[i] ?? '').length <= SHORT_LENGTH) ? { class: 'short' } : {};
+    return rows.every((row) => String(row[i] ?? '').length <= SHORT_LENGTH) ? { class: 'short' } : { class: 'long' };
   });
   const table = create('table', {},
     create('caption', { class: 'unseen' }, name),

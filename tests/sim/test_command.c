@@ -1,0 +1,210 @@
+/* `evenkeel sim` from outside: its files, that they are the same bytes every time, and its refusals. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <jansson.h>
+
+#include "scenarios.h"
+
+#define FOLDER "sim-command-test" /* in the folder where the tests run */
+
+typedef struct outcome {
+    int status;
+    char errors[2000];
+} outcome;
+
+/* Runs `evenkeel sim` with arguments[] (ends with NULL). */
+static outcome run(const char *const *arguments)
+{
+    const char *words[32] = {COMMAND, "sim"};
+    for (size_t i = 0; arguments[i]; i++)
+        words[i + 2] = arguments[i];
+    FILE *errors = tmpfile();
+    assert_non_null(errors);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        dup2(fileno(errors), STDERR_FILENO);
+        dup2(open("/dev/null", O_WRONLY), STDOUT_FILENO);
+        execv(COMMAND, (char *const *)words);
+        _exit(127);
+    }
+    outcome got;
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    got.status = WEXITSTATUS(status);
+    rewind(errors);
+    got.errors[fread(got.errors, 1, sizeof got.errors - 1, errors)] = '\0';
+    fclose(errors);
+    return got;
+}
+#define RUN(...) run((const char *const[]){__VA_ARGS__, NULL})
+
+static void clear(void)
+{
+    assert_int_equal(system("rm -rf " FOLDER), 0);
+    assert_int_equal(mkdir(FOLDER, 0777), 0);
+}
+
+static char *read_file(const char *path)
+{
+    FILE *file = fopen(path, "r");
+    if (!file)
+        fail_msg("%s: %s", path, strerror(errno));
+    char *text = NULL;
+    size_t room = 0;
+    assert_true(getdelim(&text, &room, '\0', file) > 0);
+    fclose(file);
+    return text;
+}
+
+static const char *small_scenario(void)
+{
+    FILE *file = fopen(FOLDER "/scenario.yaml", "w");
+    assert_non_null(file);
+    fputs(scenario_small, file);
+    assert_int_equal(fclose(file), 0);
+    return FOLDER "/scenario.yaml";
+}
+
+/* The CSV of a table has the lines that its JSON has rows, and no other writing is left. */
+static void check_table(const char *name, unsigned lines_least)
+{
+    char path[200];
+    snprintf(path, sizeof path, FOLDER "/one/%s.json", name);
+    json_t *table = json_load_file(path, 0, NULL);
+    assert_non_null(table);
+    snprintf(path, sizeof path, FOLDER "/one/%s.csv", name);
+    char *csv = read_file(path);
+    size_t lines = 0;
+    for (const char *at = csv; (at = strchr(at, '\n')); at++)
+        lines++;
+    assert_int_equal(lines, json_array_size(json_object_get(table, "rows")) + 1);
+    assert_true(lines >= lines_least);
+    json_decref(table);
+    free(csv);
+}
+
+static const struct {
+    const char *kind, *table, *sizes;
+    unsigned lines_least;
+} studies[] = {
+    {"throughput", "throughput", "study.sizes=[1]", 17 * 8},
+    {"availability", "availability", "study.sizes=[2, 4]", 2 * 17},
+    {"blast", "blast", "study.sizes=[1, 2]", 2 * 8},
+    {"domains", "domains", "study.sizes=[2, 4]", 2 * 8},
+    {"degrees", "degrees", "study.sizes=[1]", 6},
+    {"goodput", "goodput", "study.sizes=[1]", 7 * 8},
+    {"goodput", "trace", "study.sizes=[1]", 100},
+    {"spares", "spares", "study.sizes=[1]", 3 * 5},
+};
+
+/* The same seed gives the same bytes, with any number of threads; another seed gives others. */
+static void test_same_bytes(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof studies / sizeof *studies; i++) {
+        char kind[60], paths[3][100];
+        char *csv[3];
+        static const char *const runs[3] = {"one", "two", "three"};
+        static const char *const threads[3] = {"1", "3", "2"}, *const seeds[3] = {"7", "7", "8"};
+        clear();
+        const char *scenario = small_scenario();
+        snprintf(kind, sizeof kind, "study.kind=%s", studies[i].kind);
+        for (int j = 0; j < 3; j++) {
+            snprintf(paths[j], sizeof paths[j], FOLDER "/%s", runs[j]);
+            outcome got =
+                RUN("--scenario", scenario, "--out", paths[j], "--threads", threads[j], "--seed", seeds[j], "--set",
+                    kind, "--set", studies[i].sizes, "--set", "study.spares_most=4", "--set",
+                    "failures.per_gpu_hour=1e-3", "--set", "study.fraction_most=0.1", "--set", "study.samples=20000");
+            assert_string_equal(got.errors, "");
+            assert_int_equal(got.status, 0);
+            snprintf(paths[j], sizeof paths[j], FOLDER "/%s/%s.csv", runs[j], studies[i].table);
+            csv[j] = read_file(paths[j]);
+        }
+        check_table(studies[i].table, studies[i].lines_least);
+        assert_int_equal(access(FOLDER "/one/report.html", F_OK), 0);
+        assert_int_equal(system("test -z \"$(find " FOLDER " -name '*.unfinished')\""), 0);
+        assert_string_equal(csv[0], csv[1]);
+        if (strcmp(studies[i].kind, "degrees") != 0) /* which draws nothing */
+            assert_string_not_equal(csv[0], csv[2]);
+        for (int j = 0; j < 3; j++)
+            free(csv[j]);
+    }
+}
+
+static void expect(outcome got, int status, const char *error)
+{
+    if (strncmp(got.errors, error, strlen(error)) != 0)
+        fail_msg("found    %s\nexpected %s", got.errors, error);
+    assert_int_equal(got.status, status);
+    assert_ptr_equal(strchr(got.errors, '\n'), got.errors + strlen(got.errors) - 1); /* one line */
+}
+
+static const char out[] = FOLDER "/out", no_scenario[] = FOLDER "/none.yaml", nowhere[] = FOLDER "/no/where";
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    clear();
+    const char *scenario = small_scenario();
+    expect(RUN("--out", out), 2, "evenkeel: --scenario FILE is needed; see evenkeel sim --help");
+    expect(RUN("--scenario", scenario), 2, "evenkeel: --out DIR is needed; see evenkeel sim --help");
+    expect(RUN("--scenario", no_scenario, "--out", out), 2,
+           "evenkeel: " FOLDER "/none.yaml: cannot be opened (No such file or directory); a YAML file is needed");
+    expect(RUN("--scenario", scenario, "--out", out, "--threads", "0"), 2,
+           "evenkeel: --threads 0: a whole number from 1 to 1024 is needed");
+    expect(RUN("--scenario", scenario, "--out", out, "--seed", "-1"), 2,
+           "evenkeel: --set study.seed=-1: study.seed: found \"-1\"");
+    expect(RUN("--scenario", scenario, "--out", out, "--set", "cluster.domains=3"), 2,
+           "evenkeel: --set cluster.domains=3: cluster.domains: found 3; 4 replicas of 2 stages of TP4 need 8 domains");
+    assert_int_equal(access(FOLDER "/out", F_OK), -1); /* nothing has been begun */
+    expect(RUN("--scenario", scenario, "--out", scenario), 2, "evenkeel: --out " FOLDER "/scenario.yaml: is no folder");
+    expect(RUN("--scenario", scenario, "--out", nowhere), 1,
+           "evenkeel: --out " FOLDER "/no/where: the folder cannot be made (No such file or directory)");
+}
+
+static void test_overwrite(void **state)
+{
+    (void)state;
+    clear();
+    const char *scenario = small_scenario();
+    assert_int_equal(RUN("--scenario", scenario, "--out", out, "--seed", "1").status, 0);
+    char *first = read_file(FOLDER "/out/throughput.csv");
+    expect(RUN("--scenario", scenario, "--out", out, "--seed", "2"), 2,
+           "evenkeel: --out " FOLDER "/out: holds the results of a study; name another folder, or add --overwrite");
+    char *second = read_file(FOLDER "/out/throughput.csv");
+    assert_string_equal(first, second);
+    assert_int_equal(
+        RUN("--scenario", scenario, "--out", out, "--seed", "2", "--set", "study.fraction_most=0.2", "--overwrite")
+            .status,
+        0);
+    char *third = read_file(FOLDER "/out/throughput.csv");
+    assert_string_not_equal(first, third);
+    free(first);
+    free(second);
+    free(third);
+}
+
+static int remove_files(void **state)
+{
+    (void)state;
+    return system("rm -rf " FOLDER);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_same_bytes),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_overwrite),
+    };
+    return cmocka_run_group_tests(tests, NULL, remove_files);
+}

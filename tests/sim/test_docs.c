@@ -1,0 +1,74 @@
+/* docs/simulator.md has a row for every key of a scenario, with exactly the range, default and meaning that the code
+ * knows, and names every ready scenario, conduct and policy. */
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "scenarios.h"
+#include "sim/timeline.h"
+
+static char *read_page(void)
+{
+    FILE *file = fopen(SIMULATOR_PAGE, "r");
+    assert_non_null(file);
+    char *text = NULL;
+    size_t room = 0;
+    assert_true(getdelim(&text, &room, '\0', file) > 0);
+    fclose(file);
+    return text;
+}
+
+static void test_keys(void **state)
+{
+    (void)state;
+    ek_field fields[EK_SCENARIO_FIELDS_MOST];
+    size_t count = ek_scenario_fields(fields);
+    char *page = read_page();
+    for (size_t i = 0; i < count; i++) {
+        const ek_field *field = &fields[i];
+        char row[1000], allowed[EK_ALLOWED_BYTES];
+        const char *quote = field->otherwise ? "`" : "";
+        ek_field_allowed(field, allowed);
+        snprintf(row, sizeof row, "\n| `%s` | %s | %s%s%s | %s |\n", field->key, allowed, quote,
+                 field->otherwise ? field->otherwise
+                 : field->derived ? field->derived
+                                  : "required",
+                 quote, field->help);
+        if (!strstr(page, row))
+            fail_msg("docs/simulator.md lacks the row%s", row);
+    }
+    free(page);
+}
+
+static void test_names(void **state)
+{
+    (void)state;
+    char *page = read_page(), wanted[300];
+    DIR *folder = opendir(EXAMPLES);
+    assert_non_null(folder);
+    unsigned scenarios = 0;
+    for (const struct dirent *entry; (entry = readdir(folder));) {
+        if (!strstr(entry->d_name, ".yaml"))
+            continue;
+        snprintf(wanted, sizeof wanted, "\n| `%.200s` | ", entry->d_name);
+        assert_non_null(strstr(page, wanted));
+        scenarios++;
+    }
+    closedir(folder);
+    assert_int_equal(scenarios, EK_STUDY_KINDS); /* each study has one */
+    for (size_t i = 0; i < EK_CONDUCTS; i++) {
+        snprintf(wanted, sizeof wanted, "\n| `%s` | ", ek_conducts[i].name);
+        assert_non_null(strstr(page, wanted));
+    }
+    free(page);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_names),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
