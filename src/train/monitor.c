@@ -14,7 +14,6 @@
 #include "train/display.h"
 #include "train/limits.h"
 #include "train/metrics.h"
-#include "train/pace.h"
 #include "train/phases.h"
 #include "train/records.h"
 #include "train/table.h"
@@ -26,14 +25,14 @@ typedef struct replica_step {
     uint32_t samples;
     double busy_seconds, exposed_seconds; /* of the slowest rank */
     uint64_t reshard_bytes, reduce_bytes; /* of all ranks */
-    double watts, predicted_seconds;      /* the most of a device; of the governor */
+    double watts, total_watts;            /* the most of a device, and of all */
+    double predicted_seconds;             /* of the governor */
 } replica_step;
 
 struct ek_monitor {
     const ek_run *run;
     ek_metrics metrics;
     ek_display display;
-    bool governed; /* ranks keep in step by power and samples */
     ek_membership *membership;
     ek_launcher *launcher;
     ek_limits *limits;   /* NULL: power is not governed */
@@ -59,7 +58,7 @@ struct ek_monitor {
     uint64_t committed_steps;
     double committed_seconds, last_committed, last_loss;
     ek_table table;
-    ek_phases phases;
+    ek_phases *phases;
 };
 
 static const char *plural(uint64_t count, const char *one, const char *many)
@@ -117,15 +116,16 @@ static ek_status follow_governors(ek_monitor *monitor)
 {
     const ek_config *config = monitor->run->config;
     ek_phase_replica replicas[EK_MAX_REPLICAS];
-    double predicted = 0.0, busy = 0.0;
     for (uint32_t r = 0; r < config->parallel.dp; r++) {
         const replica_step *replica = &monitor->replicas[r];
-        replicas[r] =
-            (ek_phase_replica){ek_membership_degree(monitor->membership, r), replica->samples, replica->watts};
-        predicted = fmax(predicted, replica->predicted_seconds);
-        busy = fmax(busy, replica->busy_seconds);
+        replicas[r] = (ek_phase_replica){.degree = ek_membership_degree(monitor->membership, r),
+                                         .samples = replica->samples,
+                                         .watts = replica->watts,
+                                         .total_watts = replica->total_watts,
+                                         .predicted_seconds = replica->predicted_seconds,
+                                         .busy_seconds = replica->busy_seconds};
     }
-    bool changed = ek_phases_add(&monitor->phases, monitor->step.step, replicas, config->parallel.dp, predicted, busy);
+    bool changed = ek_phases_add(monitor->phases, monitor->step.step, replicas);
     for (uint32_t r = 0; changed && r < config->parallel.dp; r++) {
         json_t *event = json_pack("{s:s, s:I, s:i, s:i, s:f, s:i, s:f}", "event", "adjusted", "step",
                                   (json_int_t)monitor->step.step, "replica", (int)r, "tp", (int)replicas[r].degree,
@@ -225,7 +225,7 @@ static ek_status close_step(ek_monitor *monitor)
     EK_TRY(write_step(monitor, seconds));
     call_back(monitor);
     EK_TRY(hear_devices(monitor));
-    return monitor->governed ? follow_governors(monitor) : EK_OK;
+    return follow_governors(monitor);
 }
 
 static ek_status note_straggler(ek_monitor *monitor, uint32_t rank, const ek_step_record *step)
@@ -263,6 +263,7 @@ static ek_status gather_step(ek_monitor *monitor, uint32_t rank, const ek_step_r
         replica->reshard_bytes += step->reshard_bytes;
         replica->reduce_bytes += step->reduce_bytes;
         replica->watts = fmax(replica->watts, step->watts);
+        replica->total_watts += step->watts;
         replica->predicted_seconds = fmax(replica->predicted_seconds, step->predicted_seconds);
     }
     monitor->watts[rank] = step->watts;
@@ -479,7 +480,6 @@ ek_status ek_monitor_create(ek_monitor **out, const ek_run *run, ek_limits *limi
     monitor->metrics.file = -1;
     monitor->display = ek_display_open(run->options->quiet);
     monitor->limits = limits;
-    monitor->governed = ek_pace_wanted(run->config);
     uint32_t ranks = ek_membership_ranks(run->membership);
     monitor->pending = calloc(ranks, sizeof *monitor->pending);
     monitor->straggling = calloc(ranks, sizeof *monitor->straggling);
@@ -493,6 +493,13 @@ ek_status ek_monitor_create(ek_monitor **out, const ek_run *run, ek_limits *limi
     if (status == EK_OK && (!monitor->pending || !monitor->straggling || !monitor->watts || !monitor->rejoined ||
                             !monitor->injected || !monitor->struck || !monitor->replicas || !monitor->replica_bytes))
         status = ek_fail(EK_NO_MEMORY, "out of memory for metrics");
+    if (status == EK_OK)
+        status = ek_phases_create(
+            &monitor->phases,
+            &(ek_phase_job){.replicas = run->config->parallel.dp,
+                            .base_degree = run->config->parallel.tp,
+                            .samples = run->config->batch.global,
+                            .default_watts = run->config->power.backend == EK_POWER_NONE ? 0.0 : run->default_watts});
     if (status == EK_OK)
         status = ek_metrics_open(&monitor->metrics, run->options->metrics_path,
                                  (const char *const[]){run->config->data.path, run->options->config_path}, 2);
@@ -515,7 +522,7 @@ void ek_monitor_destroy(ek_monitor *monitor)
     ek_metrics_close(&monitor->metrics);
     ek_table_clear(&monitor->table);
     ek_membership_destroy(monitor->membership);
-    ek_phases_clear(&monitor->phases);
+    ek_phases_destroy(monitor->phases);
     free(monitor->pending);
     free(monitor->straggling);
     free(monitor->watts);
@@ -574,7 +581,7 @@ ek_status ek_monitor_finish(ek_monitor *monitor, ek_status status)
     if (!monitor->display.quiet) {
         ek_display_event(&monitor->display, "");
         ek_table_print(&monitor->table, stdout);
-        ek_phases_print(&monitor->phases, stdout);
+        ek_phases_print(monitor->phases, stdout);
         if (monitor->committed_steps)
             printf("%llu %s committed in %.1f s, last loss %.6f, goodput %.1f %% (time spent on committed steps)\n",
                    (unsigned long long)monitor->committed_steps, plural(monitor->committed_steps, "step", "steps"),
