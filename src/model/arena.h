@@ -29,6 +29,7 @@ struct ek_model {
     /* the share: C hidden, T sequence, D head dimension, G KV heads, R query heads of each, F FFN columns, V rows */
     size_t C, T, D, G, R, F, V;
     size_t micro_batch;
+    uint64_t flops; /* done in all passes so far */
 
     float *arena;               /* of this rank alone */
     float *reduced;             /* what the ranks of the replica reduce: engine memory, if there is an engine */
