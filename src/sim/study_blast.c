@@ -33,12 +33,12 @@ ek_status ek_study_blast(ek_study *study)
             return ek_fail(EK_INVALID,
                            "study.sizes: found %u; numbers that divide network.domain_slots, %u, are needed", sizes[i],
                            slots);
+        ek_study_part(study, (uint32_t)i, (uint32_t)count);
         EK_TRY(ek_sample_point(study, &changed, failures, true, &means));
         double fraction = (double)failures * sizes[i] / devices;
         EK_TRY(ek_sample_rows(table, json_pack("[i, i, f]", (int)sizes[i], (int)failures, fraction), &means, true));
         for (int policy = 0; policy < EK_POLICIES; policy++)
             EK_TRY(ek_sample_chart(series[policy], sizes[i], &means.lost[EK_PACKED][policy]));
-        ek_study_progress(study, (i + 1.0) / count);
     }
     return ek_study_show(section, table);
 }
