@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -149,6 +150,7 @@ static void expect(outcome got, int status, const char *error)
 }
 
 static const char out[] = FOLDER "/out", no_scenario[] = FOLDER "/none.yaml", nowhere[] = FOLDER "/no/where";
+static const char nowhere_yet[] = FOLDER "/new";
 
 static void test_refusals(void **state)
 {
@@ -193,6 +195,31 @@ static void test_overwrite(void **state)
     free(third);
 }
 
+/* A disk that is full half-way: nothing is left of the new results, and the old ones are whole. */
+static void test_full_disk(void **state)
+{
+    (void)state;
+    clear();
+    const char *scenario = small_scenario();
+    const struct rlimit little = {4096, RLIM_INFINITY};
+    struct rlimit before;
+    assert_int_equal(RUN("--scenario", scenario, "--out", out).status, 0);
+    char *first = read_file(FOLDER "/out/throughput.csv");
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &little), 0); /* the CSV fits, the JSON does not */
+    outcome again = RUN("--scenario", scenario, "--out", out, "--overwrite", "--seed", "9");
+    outcome anew = RUN("--scenario", scenario, "--out", nowhere_yet);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    expect(again, 1, "evenkeel: " FOLDER "/out/throughput.json: cannot be written (File too large)");
+    expect(anew, 1, "evenkeel: " FOLDER "/new/throughput.json: cannot be written (File too large)");
+    char *second = read_file(FOLDER "/out/throughput.csv");
+    assert_string_equal(first, second);
+    assert_int_equal(system("test -z \"$(find " FOLDER " -name '*.unfinished')\""), 0);
+    assert_int_equal(access(nowhere_yet, F_OK), -1);
+    free(first);
+    free(second);
+}
+
 static int remove_files(void **state)
 {
     (void)state;
@@ -205,6 +232,7 @@ int main(void)
         cmocka_unit_test(test_same_bytes),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_overwrite),
+        cmocka_unit_test(test_full_disk),
     };
     return cmocka_run_group_tests(tests, NULL, remove_files);
 }
