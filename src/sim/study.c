@@ -37,7 +37,8 @@ ek_status ek_study_run(ek_study *study)
     if (!study->tables || !study->facts || !study->sections)
         return ek_fail(EK_NO_MEMORY, "no memory for the tables of a study");
     ek_study_part(study, 0, 1);
-    return kinds[study->scenario->study.kind].run(study);
+    ek_status status = kinds[study->scenario->study.kind].run(study);
+    return status == EK_INVALID ? ek_scenario_locate(study->scenario, status) : status;
 }
 
 void ek_study_release(ek_study *study)

@@ -167,7 +167,14 @@ static void test_refusals(void **state)
            "evenkeel: --set study.seed=-1: study.seed: found \"-1\"");
     expect(RUN("--scenario", scenario, "--out", out, "--set", "cluster.domains=3"), 2,
            "evenkeel: --set cluster.domains=3: cluster.domains: found 3; 4 replicas of 2 stages of TP4 need 8 domains");
-    assert_int_equal(access(FOLDER "/out", F_OK), -1); /* nothing has been begun */
+    /* what only the study sees has its place, too */
+    expect(RUN("--scenario", scenario, "--out", out, "--set", "device.memory_bytes=1e8"), 2,
+           "evenkeel: --set device.memory_bytes=1e8: device.memory_bytes: found 1e+08; a rank of this job needs ");
+    expect(RUN("--scenario", scenario, "--out", out, "--set", "study.kind=blast", "--set", "study.sizes=[8]"), 2,
+           "evenkeel: --set study.sizes=[8]: study.sizes: found 8; numbers that divide network.domain_slots, 4, ");
+    expect(RUN("--scenario", scenario, "--out", out, "--set", "study.kind=domains", "--set", "study.sizes=[16]"), 2,
+           "evenkeel: --set study.sizes=[16]: study.sizes: 40 devices are no replica of 2 stages of TP16; ");
+    assert_int_equal(access(FOLDER "/out", F_OK), -1); /* nothing has been begun, or is left */
     expect(RUN("--scenario", scenario, "--out", scenario), 2, "evenkeel: --out " FOLDER "/scenario.yaml: is no folder");
     expect(RUN("--scenario", scenario, "--out", nowhere), 1,
            "evenkeel: --out " FOLDER "/no/where: the folder cannot be made (No such file or directory)");
