@@ -7,7 +7,7 @@
 // places (where the pointer stops), width}.
 import { short } from './format.js';
 import { bandSeries, errorBarSeries, eventSeries, EVENT_ROW, SHAPES } from './marks.js';
-import { window } from './points.js';
+import { windowOf } from './points.js';
 
 const LEFT = 60, RIGHT = 20; // the same everywhere, so that plots stand exactly below each other
 export const MARKED_POINTS_MOST = 40; // with more a line says enough
@@ -35,7 +35,7 @@ function showableBand(band, series, y) {
 
 function lineSeries(chart, series, { theme, seen, above }) {
   const colour = theme.series[series.colour];
-  const points = showable(window(series.points, seen), chart.y);
+  const points = showable(windowOf(series.points, seen), chart.y);
   const scattered = series.kind === 'scatter';
   const stepped = series.kind === 'step';
   // stairs often lie on each other: the lower ones are wider, so that they show
@@ -55,7 +55,7 @@ function lineSeries(chart, series, { theme, seen, above }) {
 function lines(chart, view) {
   const shown = chart.series.filter((series) => !view.hidden.has(series.name));
   return shown.flatMap((series, i) => {
-    const band = series.band && showableBand(window(series.band, view.seen), series, chart.y);
+    const band = series.band && showableBand(windowOf(series.band, view.seen), series, chart.y);
     return [
       ...(band ? [bandSeries(band, {
         stepped: series.kind === 'step', colour: view.theme.series[series.colour], dimmed: 0.18,

@@ -14,7 +14,7 @@ function lastBefore(points, x) {
 }
 
 /** What is seen between two xs: with one neighbour on each side, so that lines leave the plot. */
-export function window(points, [first, last]) {
+export function windowOf(points, [first, last]) {
   return points.slice(Math.max(0, lastBefore(points, first)), lastBefore(points, last) + 2);
 }
 
