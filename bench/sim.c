@@ -69,7 +69,9 @@ static ek_status measure(const ek_scenario *scenario, const ek_steps *steps)
     ek_status status = EK_OK;
     for (int with_left = 1; with_left >= 0 && status == EK_OK; with_left--) {
         double start = cpu_seconds();
-        status = ek_sampler_run(sampler, SEED, SCENARIOS, FAILURES, with_left, 1, &means);
+        const ek_sampling sampling = {
+            .seed = SEED, .count = SCENARIOS, .failures = FAILURES, .with_left = with_left, .threads = 1};
+        status = ek_sampler_run(sampler, &sampling, &means);
         seconds[with_left] = cpu_seconds() - start;
     }
     ek_sampler_destroy(sampler);

@@ -37,6 +37,11 @@ ek_status ek_output_prepare(const char *folder, bool overwrite)
     return EK_OK;
 }
 
+void ek_output_abandon(const char *folder)
+{
+    rmdir(folder);
+}
+
 /* Text as RFC 4180 has it: in quotes where it needs them. */
 static void write_text(FILE *file, const char *text)
 {
@@ -45,11 +50,6 @@ static void write_text(FILE *file, const char *text)
     for (; *text; text++)
         fputs(*text == '"' ? "\"\"" : (char[]){*text, '\0'}, file);
     fputs(quoted ? "\"" : "", file);
-}
-
-void ek_output_abandon(const char *folder)
-{
-    rmdir(folder);
 }
 
 /* A field of a CSV line. */
@@ -94,41 +94,76 @@ static void write_json(FILE *file, const json_t *table)
     fputc('\n', file);
 }
 
-static ek_status write_table(const char *folder, const char *name, const char *ending, const json_t *table,
-                             void (*write)(FILE *file, const json_t *table))
-{
+/* ------------------------------------------------------------------------------------------------------ the files */
+
+/* A file in the making: what it holds, and what writes that; NULL: it is the page. */
+typedef struct output_file {
     char path[PATH_BYTES], temporary[PATH_BYTES];
-    EK_TRY(make_path(folder, name, ending, path));
-    EK_TRY(make_path(folder, name, ".unfinished", temporary));
-    FILE *file = fopen(temporary, "we");
+    const json_t *content;
+    void (*write)(FILE *file, const json_t *table);
+} output_file;
+
+static ek_status write_file(const output_file *output)
+{
+    if (!output->write)
+        return ek_report_write(output->temporary, output->content);
+    FILE *file = fopen(output->temporary, "we");
     if (!file)
-        return ek_fail(EK_IO, "%s: cannot be written (%s)", path, strerror(errno));
-    write(file, table);
+        return ek_fail(EK_IO, "%s: cannot be written (%s)", output->path, strerror(errno));
+    output->write(file, output->content);
     bool failed = ferror(file) != 0;
     failed = fclose(file) != 0 || failed;
-    if (failed || rename(temporary, path) != 0) {
-        ek_status status = ek_fail(EK_IO, "%s: cannot be written (%s)", path, strerror(errno));
-        unlink(temporary);
-        return status;
-    }
+    return failed ? ek_fail(EK_IO, "%s: cannot be written (%s)", output->path, strerror(errno)) : EK_OK;
+}
+
+static ek_status name_file(const output_file *output)
+{
+    if (rename(output->temporary, output->path) != 0)
+        return ek_fail(EK_IO, "%s: cannot be written (%s)", output->path, strerror(errno));
     return EK_OK;
+}
+
+static ek_status remove_file(const output_file *output)
+{
+    unlink(output->temporary); /* it need not be there */
+    return EK_OK;
+}
+
+static ek_status act_on(ek_status (*act)(const output_file *output), const char *folder, const char *name,
+                        const char *ending, const json_t *content, void (*write)(FILE *file, const json_t *table))
+{
+    output_file output = {.content = content, .write = write};
+    char unfinished[32];
+    snprintf(unfinished, sizeof unfinished, "%s.unfinished", ending);
+    EK_TRY(make_path(folder, name, ending, output.path));
+    EK_TRY(make_path(folder, name, unfinished, output.temporary));
+    return act(&output);
+}
+
+/* Acts on every file of the study, the page last; the first failure ends it. */
+static ek_status on_each_file(ek_status (*act)(const output_file *output), const char *folder, const ek_study *study,
+                              const json_t *page)
+{
+    const char *name;
+    json_t *table;
+    json_object_foreach(study->tables, name, table)
+    {
+        EK_TRY(act_on(act, folder, name, ".csv", table, write_csv));
+        EK_TRY(act_on(act, folder, name, ".json", table, write_json));
+    }
+    return act_on(act, folder, "report", ".html", page, NULL);
 }
 
 ek_status ek_output_write(const char *folder, const ek_study *study)
 {
-    const char *name;
-    json_t *table;
-    char path[PATH_BYTES];
-    json_object_foreach(study->tables, name, table)
-    {
-        EK_TRY(write_table(folder, name, ".csv", table, write_csv));
-        EK_TRY(write_table(folder, name, ".json", table, write_json));
-    }
-    EK_TRY(make_path(folder, "report", ".html", path));
     json_t *page = ek_study_page(study);
     if (!page)
         return ek_fail(EK_NO_MEMORY, "no memory for the page of a study");
-    ek_status status = ek_report_write(path, page);
+    ek_status status = on_each_file(write_file, folder, study, page);
+    if (status == EK_OK)
+        status = on_each_file(name_file, folder, study, page);
+    if (status != EK_OK)
+        on_each_file(remove_file, folder, study, page);
     json_decref(page);
     return status;
 }

@@ -15,7 +15,12 @@ double ek_sample_fraction(const ek_scenario *scenario, uint32_t point)
     return scenario->study.fraction_most * point / (scenario->study.points - 1);
 }
 
-ek_status ek_sample_point(const ek_study *study, const ek_scenario *scenario, uint32_t failures, bool with_left,
+static void show_progress(void *study, double done)
+{
+    ek_study_progress(study, done);
+}
+
+ek_status ek_sample_point(ek_study *study, const ek_scenario *scenario, uint32_t failures, bool with_left,
                           ek_sampled_means *means)
 {
     ek_steps *steps;
@@ -29,8 +34,15 @@ ek_status ek_sample_point(const ek_study *study, const ek_scenario *scenario, ui
     EK_TRY(ek_steps_create(&steps, scenario));
     ek_status status = ek_sampler_create(&sampler, steps, scenario->domains, scenario->hardware.domain_slots, blast);
     if (status == EK_OK)
-        status = ek_sampler_run(sampler, scenario->study.seed, scenario->study.samples, failures, with_left,
-                                study->threads, means);
+        status = ek_sampler_run(sampler,
+                                &(ek_sampling){.seed = scenario->study.seed,
+                                               .count = scenario->study.samples,
+                                               .failures = failures,
+                                               .with_left = with_left,
+                                               .threads = study->threads,
+                                               .progress = show_progress,
+                                               .progress_context = study},
+                                means);
     ek_sampler_destroy(sampler);
     ek_steps_destroy(steps);
     return status;

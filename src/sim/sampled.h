@@ -7,7 +7,7 @@
 
 /* One point: `failures` failures, each of failures.blast_radius devices, in the cluster of `scenario`, which may be a
  * changed copy of the study's. */
-ek_status ek_sample_point(const ek_study *study, const ek_scenario *scenario, uint32_t failures, bool with_left,
+ek_status ek_sample_point(ek_study *study, const ek_scenario *scenario, uint32_t failures, bool with_left,
                           ek_sampled_means *means);
 
 /* A copy of the scenario (which owns nothing) on about `devices` devices in domains of `size`: TP takes the domain, DP

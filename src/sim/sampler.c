@@ -176,9 +176,10 @@ static uint32_t leave(const ek_sampler *sampler, ek_sampler_work *work, uint32_t
     for (uint32_t i = 0; i < damaged; i++) {
         const uint32_t *cell_levels = sampler->cell_levels + work->failed[work->damaged[i]] * cells;
         const uint32_t *replica_of = sampler->replica_of + (size_t)work->damaged[i] * cells;
-        for (uint32_t cell = 0; cell < cells; cell++)
-            if (cell_levels[cell] > levels[replica_of[cell]])
-                levels[replica_of[cell]] = cell_levels[cell];
+        for (uint32_t cell = 0; cell < cells; cell++) {
+            uint32_t *level = &levels[replica_of[cell]];
+            *level = cell_levels[cell] > *level ? cell_levels[cell] : *level; /* no branch: it would go either way */
+        }
     }
     levels[sampler->steps->replicas] = 0; /* what no replica needs */
     for (uint32_t i = 0; i < damaged; i++) {
@@ -242,25 +243,25 @@ typedef struct run_sums {
 
 typedef struct sampler_run {
     const ek_sampler *sampler;
-    uint64_t seed, count;
-    uint32_t failures;
-    bool with_left;
-    run_sums *runs;
+    const ek_sampling *sampling;
+    uint32_t parts;
+    run_sums *runs; /* [parts] */
 } sampler_run;
 
 static ek_status sum_run(void *context, uint32_t part)
 {
     const sampler_run *run = context;
-    uint64_t first = (uint64_t)part * RUN_LENGTH, left = run->count - first;
+    const ek_sampling *sampling = run->sampling;
+    uint64_t first = (uint64_t)part * RUN_LENGTH, left = sampling->count - first;
     uint64_t end = first + (left < RUN_LENGTH ? left : RUN_LENGTH);
-    uint32_t loss_count = run->with_left ? DAMAGED : EK_POLICIES;
+    uint32_t loss_count = sampling->with_left ? DAMAGED : EK_POLICIES;
     double all_cells = (double)run->sampler->domains * run->sampler->cells;
     ek_sampler_work *work;
     EK_TRY(ek_sampler_work_create(&work, run->sampler));
     run_sums sums = {0};
     for (uint64_t scenario = first; scenario < end; scenario++) {
         ek_sampled sampled;
-        ek_sampler_one(run->sampler, work, run->seed, scenario, run->failures, run->with_left, &sampled);
+        ek_sampler_one(run->sampler, work, sampling->seed, scenario, sampling->failures, sampling->with_left, &sampled);
         for (uint32_t i = 0; i < loss_count; i++) {
             double lost = 1 - sampled.throughput[i / EK_POLICIES][i % EK_POLICIES];
             sums.sum[i] += lost;
@@ -288,14 +289,26 @@ static void add_run(run_sums *total, const run_sums *run)
         total->worst[i] = fmax(total->worst[i], run->worst[i]);
 }
 
-ek_status ek_sampler_run(const ek_sampler *sampler, uint64_t seed, uint64_t count, uint32_t failures, bool with_left,
-                         uint32_t threads, ek_sampled_means *means)
+static void show_progress(void *context, uint32_t done)
 {
+    const sampler_run *run = context;
+    if (run->sampling->progress)
+        run->sampling->progress(run->sampling->progress_context, (double)done / run->parts);
+}
+
+ek_status ek_sampler_run(const ek_sampler *sampler, const ek_sampling *sampling, ek_sampled_means *means)
+{
+    uint64_t count = sampling->count;
     uint32_t parts = (uint32_t)((count + RUN_LENGTH - 1) / RUN_LENGTH);
-    sampler_run run = {sampler, seed, count, failures, with_left, calloc(parts, sizeof *run.runs)};
+    sampler_run run = {sampler, sampling, parts, calloc(parts, sizeof *run.runs)};
     if (!run.runs)
         return ek_fail(EK_NO_MEMORY, "no memory for the sums of %llu scenarios", (unsigned long long)count);
-    ek_status status = ek_parallel_run(&(ek_parallel){.threads = threads, .run = sum_run, .context = &run}, parts);
+    ek_status status = ek_parallel_run(&(ek_parallel){.threads = sampling->threads,
+                                                      .run = sum_run,
+                                                      .context = &run,
+                                                      .progress = show_progress,
+                                                      .progress_context = &run},
+                                       parts);
     run_sums total = {0};
     for (uint32_t part = 0; part < parts; part++)
         add_run(&total, &run.runs[part]);

@@ -68,8 +68,16 @@ typedef struct ek_sampled_means {
     ek_mean whole_cells; /* the part of all */
 } ek_sampled_means;
 
-/* Scenarios 0 … count-1 of the seed, on several threads: the result does not depend on how many. */
-ek_status ek_sampler_run(const ek_sampler *sampler, uint64_t seed, uint64_t count, uint32_t failures, bool with_left,
-                         uint32_t threads, ek_sampled_means *means);
+typedef struct ek_sampling {
+    uint64_t seed, count; /* scenarios 0 … count-1 of the seed */
+    uint32_t failures;    /* blocks, at most half of all */
+    bool with_left;       /* EK_LEFT, too */
+    uint32_t threads;     /* the result does not depend on it */
+    /* Called from the caller's thread with the part that is done. May be NULL. */
+    void (*progress)(void *context, double done);
+    void *progress_context;
+} ek_sampling;
+
+ek_status ek_sampler_run(const ek_sampler *sampler, const ek_sampling *sampling, ek_sampled_means *means);
 
 #endif

@@ -214,13 +214,12 @@ ek_status ek_scenario_read(ek_scenario **scenario, const char *path, const char 
                            size_t override_count)
 {
     ek_field fields[EK_SCENARIO_FIELDS_MOST];
-    ek_origin origins[EK_SCENARIO_FIELDS_MOST] = {0};
     size_t count = ek_scenario_fields(fields);
     ek_scenario *read = calloc(1, sizeof *read);
     if (!read)
         return ek_fail(EK_NO_MEMORY, "no memory for the scenario");
     read->path = path;
-    const ek_settings settings = {fields, count, read, path, origins};
+    const ek_settings settings = {fields, count, read, path, read->origins};
     ek_status status = ek_settings_read(&settings, overrides, override_count);
     if (status == EK_OK)
         status = check(&settings, read);
@@ -230,6 +229,18 @@ ek_status ek_scenario_read(ek_scenario **scenario, const char *path, const char 
     }
     *scenario = read;
     return EK_OK;
+}
+
+ek_status ek_scenario_locate(const ek_scenario *scenario, ek_status status)
+{
+    ek_field fields[EK_SCENARIO_FIELDS_MOST];
+    ek_origin origins[EK_SCENARIO_FIELDS_MOST];
+    size_t count = ek_scenario_fields(fields), length = strcspn(ek_error(), ":"), i = 0;
+    memcpy(origins, scenario->origins, sizeof origins);
+    while (i < count && (strlen(fields[i].key) != length || strncmp(fields[i].key, ek_error(), length) != 0))
+        i++;
+    const ek_settings settings = {.fields = fields, .count = count, .path = scenario->path, .origins = origins};
+    return i < count ? ek_settings_locate(&settings, status) : status;
 }
 
 void ek_scenario_destroy(ek_scenario *scenario)

@@ -90,8 +90,11 @@ typedef struct ek_validation_settings {
     char *jobs, *ranges;
 } ek_validation_settings;
 
+#define EK_SCENARIO_FIELDS_MOST 128
+
 typedef struct ek_scenario {
-    const char *path; /* the file */
+    const char *path;                           /* the file, and */
+    ek_origin origins[EK_SCENARIO_FIELDS_MOST]; /* where each value came from: the caller's texts */
     ek_perf_model model;
     ek_perf_parallel parallel;
     ek_perf_hardware hardware;
@@ -103,15 +106,17 @@ typedef struct ek_scenario {
     ek_validation_settings validation;
 } ek_scenario;
 
-/* Reads and checks it all but what ek_perf_create checks. overrides: "section.key=value". EK_INVALID names file, line
- * and key. */
+/* Reads and checks it all but what ek_perf_create checks. overrides: "section.key=value"; they and path stay as long
+ * as the scenario. EK_INVALID names file, line and key. */
 ek_status ek_scenario_read(ek_scenario **scenario, const char *path, const char *const *overrides,
                            size_t override_count);
 void ek_scenario_destroy(ek_scenario *scenario);
 
 /* Every key. */
-#define EK_SCENARIO_FIELDS_MOST 128
 size_t ek_scenario_fields(ek_field fields[EK_SCENARIO_FIELDS_MOST]);
+
+/* Puts the place of the key that the current error text begins with, if it does, in front of it. */
+ek_status ek_scenario_locate(const ek_scenario *scenario, ek_status status);
 
 /* Domains that the job needs with no failure. */
 uint32_t ek_scenario_needed_domains(const ek_scenario *scenario);

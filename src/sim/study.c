@@ -36,10 +36,9 @@ ek_status ek_study_run(ek_study *study)
     study->sections = json_array();
     if (!study->tables || !study->facts || !study->sections)
         return ek_fail(EK_NO_MEMORY, "no memory for the tables of a study");
+    ek_study_part(study, 0, 1);
     ek_status status = kinds[study->scenario->study.kind].run(study);
-    if (status == EK_OK)
-        ek_study_progress(study, 1);
-    return status;
+    return status == EK_INVALID ? ek_scenario_locate(study->scenario, status) : status;
 }
 
 void ek_study_release(ek_study *study)
@@ -82,10 +81,16 @@ json_t *ek_study_rows(json_t *table)
     return json_object_get(table, "rows");
 }
 
+void ek_study_part(ek_study *study, uint32_t part, uint32_t parts)
+{
+    study->part_from = (double)part / parts;
+    study->part_size = 1.0 / parts;
+}
+
 void ek_study_progress(const ek_study *study, double done)
 {
     if (study->progress)
-        study->progress(study->progress_context, done);
+        study->progress(study->progress_context, study->part_from + study->part_size * done);
 }
 
 /* -------------------------------------------------------------------------------------------------------- the page */

@@ -16,6 +16,7 @@ typedef struct ek_study {
     /* Called from the study's own thread now and then with the part that is done, 0 to 1. NULL: nobody asks. */
     void (*progress)(void *context, double done);
     void *progress_context;
+    double part_from, part_size; /* what ek_study_progress counts in: see ek_study_part */
     /* What the study fills in. All are made by ek_study_run and released with ek_study_release. */
     json_t *tables; /* an object: NAME → {"columns": ["…"], "rows": [[…], …]}; each becomes NAME.csv and NAME.json */
     json_t *facts;    /* an array of facts of the page, and */
@@ -46,6 +47,8 @@ ek_status ek_study_add(json_t *array, json_t *item);
 /* The rows of a table, to be added to. */
 json_t *ek_study_rows(json_t *table);
 
+/* The study is in part `part` of `parts`, alike in length, and `done` of that part is done. */
+void ek_study_part(ek_study *study, uint32_t part, uint32_t parts);
 void ek_study_progress(const ek_study *study, double done);
 
 /* The page: a section with a paragraph, in it a chart with its series, in it points with the bands of their 95 %

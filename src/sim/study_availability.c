@@ -10,7 +10,8 @@ static const char *const columns[] = {"tp", "failed_fraction", "available", "ava
 
 static const uint32_t default_sizes[] = {8, 16, 32, 64, 72};
 
-static ek_status add_curve(ek_study *study, json_t *table, json_t *chart, uint32_t size, double done, double share)
+static ek_status add_curve(ek_study *study, json_t *table, json_t *chart, uint32_t curve, uint32_t curves,
+                           uint32_t size)
 {
     const ek_scenario *scenario = study->scenario;
     ek_scenario resized;
@@ -25,12 +26,12 @@ static ek_status add_curve(ek_study *study, json_t *table, json_t *chart, uint32
         uint32_t devices = ek_sample_devices(&resized);
         uint32_t failures = (uint32_t)lround(ek_sample_fraction(scenario, point) * devices);
         double fraction = (double)failures / devices;
+        ek_study_part(study, curve * scenario->study.points + point, curves * scenario->study.points);
         EK_TRY(ek_sample_point(study, &resized, failures, false, &means));
         EK_TRY(
             ek_study_add(ek_study_rows(table), json_pack("[i, f, f, f, f]", (int)size, fraction, means.whole_cells.mean,
                                                          means.whole_cells.half_width, pow(1 - fraction, size))));
         EK_TRY(ek_sample_chart(series, 100 * fraction, &means.whole_cells));
-        ek_study_progress(study, done + share * (point + 1) / scenario->study.points);
     }
     return EK_OK;
 }
@@ -47,6 +48,6 @@ ek_status ek_study_availability(ek_study *study)
                             &section));
     EK_TRY(ek_study_chart(section, "line", "failed fraction of devices, %", "TP groups available, %", &chart));
     for (size_t i = 0; i < count; i++)
-        EK_TRY(add_curve(study, table, chart, sizes[i], (double)i / count, 1.0 / count));
+        EK_TRY(add_curve(study, table, chart, (uint32_t)i, (uint32_t)count, sizes[i]));
     return ek_study_show(section, table);
 }

@@ -47,8 +47,8 @@ ek_status ek_study_domains(ek_study *study)
         for (int policy = 0; policy < EK_POLICIES; policy++)
             EK_TRY(ek_study_series(chart, ek_policy_names[policy], &series[policy]));
         for (size_t j = 0; j < cluster_count; j++) {
+            ek_study_part(study, (uint32_t)(i * cluster_count + j), (uint32_t)(count * cluster_count));
             EK_TRY(add_point(study, table, sizes[i], clusters[j], series));
-            ek_study_progress(study, (double)(i * cluster_count + j + 1) / (count * cluster_count));
         }
     }
     return EK_OK;

@@ -34,7 +34,7 @@ static ek_status make_charts(ek_study *study, throughput_curves *curves)
     return EK_OK;
 }
 
-static ek_status add_strict(const ek_study *study, const throughput_curves *curves, double fraction, uint32_t failures)
+static ek_status add_strict(ek_study *study, const throughput_curves *curves, double fraction, uint32_t failures)
 {
     ek_sampled_means means;
     EK_TRY(ek_sample_point(study, &curves->strict_scenario, failures, true, &means));
@@ -56,7 +56,9 @@ static ek_status add_point(ek_study *study, throughput_curves *curves, uint32_t 
     uint32_t devices = ek_sample_devices(scenario), blast = scenario->failures.blast_radius;
     uint32_t failures = (uint32_t)lround(ek_sample_fraction(scenario, point) * devices / blast);
     double fraction = (double)failures * blast / devices;
+    uint32_t runs = curves->with_strict ? 2 : 1;
     ek_sampled_means means;
+    ek_study_part(study, runs * point, runs * scenario->study.points);
     EK_TRY(ek_sample_point(study, scenario, failures, true, &means));
     EK_TRY(ek_sample_rows(curves->table, json_pack("[f, i]", fraction, (int)(failures * blast)), &means, true));
     for (int arrangement = 0; arrangement < EK_ARRANGEMENTS; arrangement++)
@@ -67,7 +69,10 @@ static ek_status add_point(ek_study *study, throughput_curves *curves, uint32_t 
                 EK_TRY(ek_study_fact(study, ek_policy_names[policy], "%.2f %% lost at %.2f %%, %s", 100 * lost->mean,
                                      100 * fraction, ek_arrangement_names[arrangement]));
         }
-    return curves->with_strict ? add_strict(study, curves, fraction, failures) : EK_OK;
+    if (!curves->with_strict)
+        return EK_OK;
+    ek_study_part(study, runs * point + 1, runs * scenario->study.points);
+    return add_strict(study, curves, fraction, failures);
 }
 
 ek_status ek_study_throughput(ek_study *study)
@@ -79,9 +84,7 @@ ek_status ek_study_throughput(ek_study *study)
                                 .strict_scenario = *scenario};
     curves.strict_scenario.power.domain_watts = strict_watts;
     EK_TRY(make_charts(study, &curves));
-    for (uint32_t point = 0; point < scenario->study.points; point++) {
+    for (uint32_t point = 0; point < scenario->study.points; point++)
         EK_TRY(add_point(study, &curves, point));
-        ek_study_progress(study, (point + 1.0) / scenario->study.points);
-    }
     return EK_OK;
 }

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -149,6 +150,7 @@ static void expect(outcome got, int status, const char *error)
 }
 
 static const char out[] = FOLDER "/out", no_scenario[] = FOLDER "/none.yaml", nowhere[] = FOLDER "/no/where";
+static const char nowhere_yet[] = FOLDER "/new";
 
 static void test_refusals(void **state)
 {
@@ -165,7 +167,14 @@ static void test_refusals(void **state)
            "evenkeel: --set study.seed=-1: study.seed: found \"-1\"");
     expect(RUN("--scenario", scenario, "--out", out, "--set", "cluster.domains=3"), 2,
            "evenkeel: --set cluster.domains=3: cluster.domains: found 3; 4 replicas of 2 stages of TP4 need 8 domains");
-    assert_int_equal(access(FOLDER "/out", F_OK), -1); /* nothing has been begun */
+    /* what only the study sees has its place, too */
+    expect(RUN("--scenario", scenario, "--out", out, "--set", "device.memory_bytes=1e8"), 2,
+           "evenkeel: --set device.memory_bytes=1e8: device.memory_bytes: found 1e+08; a rank of this job needs ");
+    expect(RUN("--scenario", scenario, "--out", out, "--set", "study.kind=blast", "--set", "study.sizes=[8]"), 2,
+           "evenkeel: --set study.sizes=[8]: study.sizes: found 8; numbers that divide network.domain_slots, 4, ");
+    expect(RUN("--scenario", scenario, "--out", out, "--set", "study.kind=domains", "--set", "study.sizes=[16]"), 2,
+           "evenkeel: --set study.sizes=[16]: study.sizes: 40 devices are no replica of 2 stages of TP16; ");
+    assert_int_equal(access(FOLDER "/out", F_OK), -1); /* nothing has been begun, or is left */
     expect(RUN("--scenario", scenario, "--out", scenario), 2, "evenkeel: --out " FOLDER "/scenario.yaml: is no folder");
     expect(RUN("--scenario", scenario, "--out", nowhere), 1,
            "evenkeel: --out " FOLDER "/no/where: the folder cannot be made (No such file or directory)");
@@ -193,6 +202,31 @@ static void test_overwrite(void **state)
     free(third);
 }
 
+/* A disk that is full half-way: nothing is left of the new results, and the old ones are whole. */
+static void test_full_disk(void **state)
+{
+    (void)state;
+    clear();
+    const char *scenario = small_scenario();
+    const struct rlimit little = {4096, RLIM_INFINITY};
+    struct rlimit before;
+    assert_int_equal(RUN("--scenario", scenario, "--out", out).status, 0);
+    char *first = read_file(FOLDER "/out/throughput.csv");
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &little), 0); /* the CSV fits, the JSON does not */
+    outcome again = RUN("--scenario", scenario, "--out", out, "--overwrite", "--seed", "9");
+    outcome anew = RUN("--scenario", scenario, "--out", nowhere_yet);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    expect(again, 1, "evenkeel: " FOLDER "/out/throughput.json: cannot be written (File too large)");
+    expect(anew, 1, "evenkeel: " FOLDER "/new/throughput.json: cannot be written (File too large)");
+    char *second = read_file(FOLDER "/out/throughput.csv");
+    assert_string_equal(first, second);
+    assert_int_equal(system("test -z \"$(find " FOLDER " -name '*.unfinished')\""), 0);
+    assert_int_equal(access(nowhere_yet, F_OK), -1);
+    free(first);
+    free(second);
+}
+
 static int remove_files(void **state)
 {
     (void)state;
@@ -205,6 +239,7 @@ int main(void)
         cmocka_unit_test(test_same_bytes),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_overwrite),
+        cmocka_unit_test(test_full_disk),
     };
     return cmocka_run_group_tests(tests, NULL, remove_files);
 }

@@ -11,10 +11,21 @@ typedef struct studied {
     ek_study study;
 } studied;
 
+static void take_progress(void *context, double done)
+{
+    double *before = context;
+    assert_true(done >= *before && done <= 1 + 1e-12);
+    *before = done;
+}
+
+/* Runs the study; on the way progress never goes back. */
 static studied study(ek_scenario *scenario)
 {
-    studied made = {scenario, {.scenario = scenario, .threads = 2}};
+    double done = 0;
+    studied made = {scenario,
+                    {.scenario = scenario, .threads = 2, .progress = take_progress, .progress_context = &done}};
     assert_ok(ek_study_run(&made.study));
+    assert_true(done > 0.5);
     return made;
 }
 

@@ -189,7 +189,8 @@ static void check_means(uint32_t domains, uint32_t slots, uint32_t failures)
     ek_sampler *sampler;
     ek_sampled_means means;
     assert_ok(ek_sampler_create(&sampler, &steps, domains, slots, 1));
-    assert_ok(ek_sampler_run(sampler, SEED, COUNT, failures, false, 1, &means));
+    const ek_sampling sampling = {.seed = SEED, .count = COUNT, .failures = failures, .threads = 1};
+    assert_ok(ek_sampler_run(sampler, &sampling, &means));
     double whole = none_of(domains * slots, slots, failures), fraction = (double)failures / (domains * slots);
     /* half_width is 1.96 standard errors; 4 of them */
     double allowed = 4 / 1.96;
@@ -221,10 +222,11 @@ static void test_threads(void **state)
     cluster_make_published(&cluster);
     assert_ok(ek_sampler_create(&sampler, &cluster.steps, cluster.domains, cluster.slots, 1));
     memset(&one, 0, sizeof one);
-    assert_ok(ek_sampler_run(sampler, SEED, 50000, 66, true, 1, &one));
-    for (uint32_t threads = 2; threads < 6; threads++) {
+    ek_sampling sampling = {.seed = SEED, .count = 50000, .failures = 66, .with_left = true, .threads = 1};
+    assert_ok(ek_sampler_run(sampler, &sampling, &one));
+    for (sampling.threads = 2; sampling.threads < 6; sampling.threads++) {
         memset(&several, 0, sizeof several);
-        assert_ok(ek_sampler_run(sampler, SEED, 50000, 66, true, threads, &several));
+        assert_ok(ek_sampler_run(sampler, &sampling, &several));
         assert_memory_equal(&one, &several, sizeof one);
     }
     ek_sampler_destroy(sampler);
