@@ -39,7 +39,7 @@ static ek_status allocate(domain_work *work)
         most = count > most ? count : most;
         total += count;
     }
-    work->counts = malloc(inventory->domain_count * sizeof *work->counts);
+    work->counts = malloc(((size_t)inventory->domain_count + 1) * sizeof *work->counts);
     work->degrees = malloc(((size_t)most + 1) * sizeof *work->degrees);
     work->taken = calloc(inventory->slot_count, sizeof *work->taken);
     work->cells_of = malloc((cells + 1) * sizeof *work->cells_of);

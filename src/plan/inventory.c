@@ -135,25 +135,33 @@ static const char *text_or_none(const char *text)
     return text ? text : "";
 }
 
-static int compare_pci(const void *a, const void *b)
+/* What may stand for one GPU, or for one node, alone. */
+typedef enum identity { IDENTITY_NODE, IDENTITY_PCI, IDENTITY_SERIAL } identity;
+
+typedef struct identity_order {
+    const ek_inventory_row *rows;
+    identity identity;
+} identity_order;
+
+static const char *text_of(const ek_inventory_row *row, identity identity)
 {
-    const ek_inventory_row *left = *(const ek_inventory_row *const *)a, *right = *(const ek_inventory_row *const *)b;
-    int order = strcmp(left->node, right->node);
-    order = order == 0 ? strcmp(left->pci, right->pci) : order;
-    return order == 0 ? (left->line > right->line) - (left->line < right->line) : order;
+    const char *texts[] = {row->node, row->pci, row->serial};
+    return text_or_none(texts[identity]);
 }
 
-static int compare_serial(const void *a, const void *b)
+/* 0: they are the same. PCI ids are those of a node. */
+static int compare_identity(const ek_inventory_row *left, const ek_inventory_row *right, identity identity)
 {
-    const ek_inventory_row *left = *(const ek_inventory_row *const *)a, *right = *(const ek_inventory_row *const *)b;
-    int order = strcmp(left->serial, right->serial);
-    return order == 0 ? (left->line > right->line) - (left->line < right->line) : order;
+    int order = identity == IDENTITY_PCI ? strcmp(left->node, right->node) : 0;
+    return order == 0 ? strcmp(text_of(left, identity), text_of(right, identity)) : order;
 }
 
-static int compare_node(const void *a, const void *b)
+/* Of indices of rows; the same ones by line. */
+static int compare_indices(const void *a, const void *b, void *user)
 {
-    const ek_inventory_row *left = *(const ek_inventory_row *const *)a, *right = *(const ek_inventory_row *const *)b;
-    int order = strcmp(left->node, right->node);
+    const identity_order *given = user;
+    const ek_inventory_row *left = &given->rows[*(const uint32_t *)a], *right = &given->rows[*(const uint32_t *)b];
+    int order = compare_identity(left, right, given->identity);
     return order == 0 ? (left->line > right->line) - (left->line < right->line) : order;
 }
 
@@ -167,37 +175,45 @@ static const char *first_place(const ek_inventory_row *row, const ek_inventory_r
     return text;
 }
 
-/* No identity may stand for two GPUs, no node in two domains. `sorted` has room for a pointer to each row. */
-static ek_status check_identities(const ek_inventory_row *rows, size_t count, const ek_inventory_row **sorted)
+static bool begins_node(const ek_inventory_row *rows, size_t i)
 {
+    return i == 0 || compare_texts(rows[i - 1].node, rows[i].node) != 0 ||
+           compare_texts(rows[i - 1].domain, rows[i].domain) != 0;
+}
+
+/* The second of two rows of the same identity, in *second, and the first. indices has room for all rows. */
+static bool find_twice(const ek_inventory_row *rows, size_t count, identity identity, uint32_t *indices,
+                       const ek_inventory_row **first, const ek_inventory_row **second)
+{
+    size_t with = 0;
+    for (size_t i = 0; i < count; i++)
+        if (identity == IDENTITY_NODE ? begins_node(rows, i) : text_of(&rows[i], identity)[0] != '\0')
+            indices[with++] = (uint32_t)i;
+    identity_order order = {rows, identity};
+    qsort_r(indices, with, sizeof *indices, compare_indices, &order);
+    for (size_t i = 1; i < with; i++) {
+        *first = &rows[indices[i - 1]];
+        *second = &rows[indices[i]];
+        if (compare_identity(*first, *second, identity) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* No identity may stand for two GPUs, no node in two domains. */
+static ek_status check_identities(const ek_inventory_row *rows, size_t count, uint32_t *indices)
+{
+    const ek_inventory_row *first, *second;
     char place[EK_ERROR_BYTES];
-    size_t with_pci = 0, with_serial = 0, nodes = 0;
-    for (size_t i = 0; i < count; i++)
-        if (i == 0 || compare_texts(rows[i - 1].node, rows[i].node) != 0 ||
-            compare_texts(rows[i - 1].domain, rows[i].domain) != 0)
-            sorted[nodes++] = &rows[i];
-    qsort(sorted, nodes, sizeof *sorted, compare_node);
-    for (size_t i = 1; i < nodes; i++)
-        if (strcmp(sorted[i - 1]->node, sorted[i]->node) == 0)
-            return refuse_row(sorted[i], "node %s is in domain %s and in domain %s (%s); a node has one domain",
-                              sorted[i]->node, sorted[i]->domain, sorted[i - 1]->domain,
-                              first_place(sorted[i], sorted[i - 1], place));
-    for (size_t i = 0; i < count; i++)
-        if (rows[i].pci && rows[i].pci[0])
-            sorted[with_pci++] = &rows[i];
-    qsort(sorted, with_pci, sizeof *sorted, compare_pci);
-    for (size_t i = 1; i < with_pci; i++)
-        if (strcmp(sorted[i - 1]->node, sorted[i]->node) == 0 && strcmp(sorted[i - 1]->pci, sorted[i]->pci) == 0)
-            return refuse_row(sorted[i], "PCI id %s of node %s is listed twice (%s); remove one of the two",
-                              sorted[i]->pci, sorted[i]->node, first_place(sorted[i], sorted[i - 1], place));
-    for (size_t i = 0; i < count; i++)
-        if (rows[i].serial && rows[i].serial[0])
-            sorted[with_serial++] = &rows[i];
-    qsort(sorted, with_serial, sizeof *sorted, compare_serial);
-    for (size_t i = 1; i < with_serial; i++)
-        if (strcmp(sorted[i - 1]->serial, sorted[i]->serial) == 0)
-            return refuse_row(sorted[i], "serial number %s is listed twice (%s); remove one of the two",
-                              sorted[i]->serial, first_place(sorted[i], sorted[i - 1], place));
+    if (find_twice(rows, count, IDENTITY_NODE, indices, &first, &second))
+        return refuse_row(second, "node %s is in domain %s and in domain %s (%s); a node has one domain", second->node,
+                          second->domain, first->domain, first_place(second, first, place));
+    if (find_twice(rows, count, IDENTITY_PCI, indices, &first, &second))
+        return refuse_row(second, "PCI id %s of node %s is listed twice (%s); remove one of the two", second->pci,
+                          second->node, first_place(second, first, place));
+    if (find_twice(rows, count, IDENTITY_SERIAL, indices, &first, &second))
+        return refuse_row(second, "serial number %s is listed twice (%s); remove one of the two", second->serial,
+                          first_place(second, first, place));
     return EK_OK;
 }
 
@@ -213,11 +229,11 @@ static ek_status check_rows(const ek_inventory_row *rows, size_t count)
             return refuse_row(&rows[i], "GPU %u of node %s is listed twice (%s); remove one of the two", rows[i].gpu,
                               rows[i].node, first_place(&rows[i], &rows[i - 1], place));
     }
-    const ek_inventory_row **sorted = malloc(count * sizeof *sorted);
-    if (!sorted)
+    uint32_t *indices = malloc(count * sizeof *indices);
+    if (!indices)
         return ek_fail(EK_NO_MEMORY, "no memory for an inventory of %zu GPUs", count);
-    ek_status status = check_identities(rows, count, sorted);
-    free(sorted);
+    ek_status status = check_identities(rows, count, indices);
+    free(indices);
     return status;
 }
 
@@ -476,10 +492,11 @@ bool ek_inventory_find(const ek_inventory *inventory, const char *name, uint32_t
 ek_status ek_inventory_mark(ek_inventory *inventory, uint32_t first_slot, uint32_t slots, ek_slot_state state,
                             const char *reason)
 {
-    char *copy = take_memory(inventory, strlen(reason) + 1);
+    size_t bytes = strlen(reason) + 1;
+    char *copy = take_memory(inventory, bytes);
     if (!copy)
         return ek_fail(EK_NO_MEMORY, "no memory to mark slots");
-    strcpy(copy, reason);
+    memcpy(copy, reason, bytes);
     for (ek_slot *slot = inventory->slots + first_slot; slot < inventory->slots + first_slot + slots; slot++) {
         if (slot->state != EK_SLOT_LIVE)
             continue;

@@ -42,7 +42,7 @@ static ek_status read_rows(ek_csv *csv, ek_inventory_row **rows, size_t *count)
 {
     size_t capacity = 0;
     for (;;) {
-        const char *values[COLUMNS];
+        const char *values[COLUMNS] = {NULL};
         bool more;
         EK_TRY(ek_csv_next(csv, values, &more));
         if (!more)

@@ -93,7 +93,7 @@ void ek_plan_destroy(ek_plan *plan)
         ek_membership_destroy(plan->memberships[stage]);
     for (size_t i = 0; i < plan->reshard_count; i++)
         free(plan->reshards[i].flows);
-    free(plan->cells ? plan->cells[0].slots : NULL); /* all lists */
+    free(plan->lists);
     free(plan->cells);
     free(plan->replica);
     free(plan->memberships);

@@ -52,6 +52,7 @@ typedef struct ek_plan {
     uint32_t replicas, stages, base_degree; /* replicas that there are cells for, at most what the job asks */
     uint32_t least_degree;                  /* at which a cell is used: min_tp, or above it the least that fits */
     ek_plan_cell *cells;                    /* [replicas][stages] */
+    uint32_t *lists;                        /* what the cells' lists lie in */
     ek_plan_replica *replica;               /* [replicas], the most reduced first */
     ek_membership **memberships;            /* [stages]: rank = replica * N + position, below; all unit groups */
     uint32_t *positions;                    /* [replicas][stages][N] the slot at a position, or EK_NONE: lost */
