@@ -136,21 +136,21 @@ static const char *text_or_none(const char *text)
 }
 
 /* What may stand for one GPU, or for one node, alone. */
-typedef enum identity { IDENTITY_NODE, IDENTITY_PCI, IDENTITY_SERIAL } identity;
+typedef enum identity_kind { IDENTITY_NODE, IDENTITY_PCI, IDENTITY_SERIAL } identity_kind;
 
 typedef struct identity_order {
     const ek_inventory_row *rows;
-    identity identity;
+    identity_kind identity;
 } identity_order;
 
-static const char *text_of(const ek_inventory_row *row, identity identity)
+static const char *text_of(const ek_inventory_row *row, identity_kind identity)
 {
     const char *texts[] = {row->node, row->pci, row->serial};
     return text_or_none(texts[identity]);
 }
 
 /* 0: they are the same. PCI ids are those of a node. */
-static int compare_identity(const ek_inventory_row *left, const ek_inventory_row *right, identity identity)
+static int compare_identity(const ek_inventory_row *left, const ek_inventory_row *right, identity_kind identity)
 {
     int order = identity == IDENTITY_PCI ? strcmp(left->node, right->node) : 0;
     return order == 0 ? strcmp(text_of(left, identity), text_of(right, identity)) : order;
@@ -182,7 +182,7 @@ static bool begins_node(const ek_inventory_row *rows, size_t i)
 }
 
 /* The second of two rows of the same identity, in *second, and the first. indices has room for all rows. */
-static bool find_twice(const ek_inventory_row *rows, size_t count, identity identity, uint32_t *indices,
+static bool find_twice(const ek_inventory_row *rows, size_t count, identity_kind identity, uint32_t *indices,
                        const ek_inventory_row **first, const ek_inventory_row **second)
 {
     size_t with = 0;
