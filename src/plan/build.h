@@ -59,6 +59,9 @@ ek_status plan_seat(ek_plan *plan, const plan_candidates *candidates, const uint
 ek_status plan_reshards(ek_plan *plan);
 const ek_plan_reshard *plan_reshard_at(const ek_plan *plan, uint32_t stage, uint32_t level); /* NULL: nothing flows */
 
+/* Bytes on the fullest rank. */
+double plan_most_memory(const ek_plan *plan);
+
 /* Samples, power and times. */
 ek_status plan_pace(ek_plan *plan, const ek_plan_options *options);
 

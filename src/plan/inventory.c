@@ -306,6 +306,7 @@ ek_status ek_inventory_create(ek_inventory **inventory, ek_inventory_row *rows, 
 
 /* -------------------------------------------------------------------------------------------- from numbers */
 
+#define GPUS_MOST (1u << 24)
 #define WIDTH_MOST 9
 #define HOST_BYTES 256
 
@@ -383,9 +384,9 @@ static ek_status check_host(const ek_inventory_numbers *numbers)
 static ek_status check_numbers(const ek_inventory_numbers *numbers)
 {
     uint64_t slots = (uint64_t)numbers->domains * numbers->domain_slots;
-    if (slots >= UINT32_MAX)
-        return ek_fail(EK_INVALID, "cluster.domains: %u domains of %u slots are %llu GPUs; fewer than 2^32 are allowed",
-                       numbers->domains, numbers->domain_slots, (unsigned long long)slots);
+    if (slots > GPUS_MOST)
+        return ek_fail(EK_INVALID, "cluster.domains: %u domains of %u slots are %llu GPUs; at most %u are allowed",
+                       numbers->domains, numbers->domain_slots, (unsigned long long)slots, GPUS_MOST);
     if (numbers->domain_slots % numbers->node_gpus != 0)
         return ek_fail(EK_INVALID, "cluster.node_gpus: found %u; it must divide cluster.domain_slots, %u",
                        numbers->node_gpus, numbers->domain_slots);

@@ -60,7 +60,9 @@ typedef struct ek_plan {
     size_t reshard_count;
     uint32_t *spare_domains; /* domains with live slots that no cell uses, in order */
     uint32_t spare_domain_count;
-    uint32_t spare_slots; /* live slots that no cell uses */
+    uint32_t spare_slots;        /* live slots that no cell uses */
+    uint32_t spare_domains_used; /* domains in use that the job would not use if nothing had failed */
+    double device_memory_bytes;
     /* reshard bytes of a step, summed over the whole job, and the most that one device sends or receives */
     double reshard_bytes, reshard_bytes_most;
     double step_seconds, whole_step_seconds; /* as planned; with no failure */

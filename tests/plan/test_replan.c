@@ -52,7 +52,7 @@ static void assert_same_placement(const ek_plan_placement *a, const ek_plan_plac
 typedef struct random_job {
     char live[SLOTS_MOST + 1];
     test_cluster cluster;
-    uint32_t dp, pp, tp, slots;
+    uint32_t dp, most_dp, pp, tp, slots;
 } random_job;
 
 static random_job make_random(uint64_t trial)
@@ -62,7 +62,8 @@ static random_job make_random(uint64_t trial)
     uint32_t groups = 1 + (uint32_t)(ek_random_u64(1, trial, 2) % 2); /* of a domain */
     uint32_t slots = groups * made.tp + (uint32_t)(ek_random_u64(1, trial, 3) % 2);
     uint32_t domains = made.pp + (uint32_t)(ek_random_u64(1, trial, 4) % 3);
-    made.dp = 1 + (uint32_t)(ek_random_u64(1, trial, 5) % (groups * domains / made.pp));
+    made.most_dp = groups * domains / made.pp;
+    made.dp = 1 + (uint32_t)(ek_random_u64(1, trial, 5) % made.most_dp);
     made.slots = slots * domains;
     assert_true(made.slots <= SLOTS_MOST);
     memset(made.live, 'x', made.slots);
@@ -207,6 +208,8 @@ static void test_random_histories(void **state)
                 break;
             assert_nothing_moves(&planned, plan, folder);
             change_some(&job, trial, round);
+            if (ek_random_u64(4, trial, round) % 4 == 0) /* a job may be larger or smaller than the one before */
+                job.dp = 1 + (uint32_t)(ek_random_u64(4, trial, 8 + round) % job.most_dp);
         }
         ek_plan_destroy(before);
         planned_destroy(&planned_before);
