@@ -9,6 +9,9 @@
 /* Four independent 32-bit words for a key and a 128-bit counter (high, low). */
 void ek_random_words(uint64_t key, uint64_t high, uint64_t low, uint32_t words[4]);
 
+/* The words of `blocks` counters from `low` on, fast: words[w * blocks + b] is word w of counter low + b. */
+void ek_random_blocks(uint64_t key, uint64_t high, uint64_t low, uint32_t blocks, uint32_t *words);
+
 /* Uniform 64-bit integer. */
 uint64_t ek_random_u64(uint64_t key, uint64_t high, uint64_t low);
 

@@ -4,6 +4,7 @@
 
 int ek_command_train(int argc, char **argv);
 int ek_command_plan(int argc, char **argv);
+int ek_command_sim(int argc, char **argv);
 int ek_command_bench(int argc, char **argv);
 int ek_command_report(int argc, char **argv);
 int ek_command_power(int argc, char **argv);

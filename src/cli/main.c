@@ -16,6 +16,7 @@ static const struct {
 } commands[] = {
     {"train", "Train a model, through the loss of devices", ek_command_train},
     {"plan", "Plan a job on a cluster where devices have failed", ek_command_plan},
+    {"sim", "Simulate a job on a cluster whose devices fail", ek_command_sim},
     {"bench", "Measure this machine: speed, recovery, overhead on the healthy", ek_command_bench},
     {"report", "Make an HTML page with charts of a training run", ek_command_report},
     {"power", "Show the power limits of devices, or restore them", ek_command_power},

@@ -129,8 +129,8 @@ static core_seconds fused_core(const pricing *p, double heads, double size)
 static perf_block attention(const pricing *p)
 {
     const ek_perf_model *model = &p->perf->model;
-    double size = model->hidden / model->heads, units = p->share->units[PERF_ATTENTION];
-    double heads = units * (model->heads / model->kv_heads), context = heads * size;
+    double size = perf_head_size(model), units = p->share->units[PERF_ATTENTION];
+    double heads = units * perf_unit_heads(model), context = heads * size;
     double inputs = context + 2 * units * size; /* columns of Q, K and V */
     core_seconds core = model->fused_attention ? fused_core(p, heads, size) : unfused_core(p, heads, size);
 

@@ -12,7 +12,8 @@ enum { VALUE_BYTES = 2, MASK_BYTES = 1, LOGIT_BYTES = 4 };
 static double micro_batches_held(const ek_perf *perf, uint32_t stage)
 {
     const ek_perf_parallel *parallel = &perf->parallel;
-    double micro_batches = ceil((double)((parallel->global_batch - 1) / parallel->dp + 1) / parallel->micro_batch);
+    uint32_t samples = (parallel->global_batch - 1) / parallel->dp + 1;
+    double micro_batches = ceil((double)samples / parallel->micro_batch);
     uint32_t behind = parallel->pp - 1 - stage;
     if (parallel->interleave == 1)
         return fmin(micro_batches, behind + 1.0);
@@ -35,8 +36,8 @@ static double core_bytes(const ek_perf *perf, double heads)
 static double layer_bytes(const ek_perf *perf, const perf_share *share, bool has_experts, bool with_core)
 {
     const ek_perf_model *model = &perf->model;
-    double tokens = (double)model->sequence * perf->parallel.micro_batch, size = model->hidden / model->heads;
-    double key_values = share->units[PERF_ATTENTION], heads = key_values * (model->heads / model->kv_heads);
+    double tokens = (double)model->sequence * perf->parallel.micro_batch, size = perf_head_size(model);
+    double key_values = share->units[PERF_ATTENTION], heads = key_values * perf_unit_heads(model);
     double replicated = (4 * VALUE_BYTES + (model->dropout ? 2 * MASK_BYTES : 0)) * share->tokens * model->hidden;
     double attention = VALUE_BYTES * tokens * (2 * heads + 2 * key_values) * size;
     double activation = model->gated ? 3 : 2; /* inputs and output */
@@ -67,7 +68,7 @@ static double activation_bytes(const ek_perf *perf, uint32_t stage_index, const 
         break;
     case EK_RECOMPUTE_SELECTIVE: /* and the scores of the layer that backward is in */
         bytes = held * stage_bytes(perf, stage, share, false) +
-                core_bytes(perf, share->units[PERF_ATTENTION] * (model->heads / model->kv_heads));
+                core_bytes(perf, share->units[PERF_ATTENTION] * perf_unit_heads(model));
         break;
     case EK_RECOMPUTE_FULL: /* each layer's input, 2 s b h, and all of the layer that backward is in */
         bytes = held * stage->layers * VALUE_BYTES * hidden +

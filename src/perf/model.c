@@ -8,14 +8,9 @@
 
 #define PARAMETER_BYTES 2
 
-static uint32_t head_size(const ek_perf_model *model)
-{
-    return model->hidden / model->heads;
-}
-
 static double attention_unit_parameters(const ek_perf_model *model)
 {
-    double query = (double)head_size(model) * (model->heads / model->kv_heads), key_value = 2.0 * head_size(model);
+    double query = perf_head_size(model) * perf_unit_heads(model), key_value = 2 * perf_head_size(model);
     double biases = model->gated ? 0 : query + key_value;
     return (query + key_value + query) * model->hidden + biases;
 }

@@ -55,6 +55,17 @@ struct ek_perf {
     perf_costs *costs;  /* [2][tp]: whole units, then free; by degree - 1 */
 };
 
+/* Columns of a head, and query heads of a unit of attention: both divide evenly. */
+static inline double perf_head_size(const ek_perf_model *model)
+{
+    return (double)model->hidden / model->heads;
+}
+
+static inline double perf_unit_heads(const ek_perf_model *model)
+{
+    return (double)model->heads / model->kv_heads;
+}
+
 static inline const perf_costs *perf_costs_at(const ek_perf *perf, bool free_units, uint32_t degree)
 {
     return &perf->costs[(free_units ? perf->parallel.tp : 0) + degree - 1];
@@ -84,6 +95,16 @@ double perf_ring(perf_link link, uint32_t members, double bytes);
 
 /* block.c: fills in everything but the share. */
 void perf_price(const ek_perf *perf, perf_costs *costs);
+
+/* step.c: a pipeline's schedule takes `turns` times what the slowest stage takes for a micro-batch, and `once` times
+ * what the others take. Of equal stages: 1F1B, (m + p - 1) t; interleaved, (m + (p - 1) / v) t if m is a multiple of p,
+ * to which it is rounded up otherwise: a group of fewer micro-batches than stages waits for its own first one to come
+ * round. Of unequal stages, and of such a group: no less than the true time. */
+typedef struct perf_schedule {
+    double turns, once;
+} perf_schedule;
+
+perf_schedule perf_schedule_of(uint32_t stages, uint32_t chunks, double micro_batches);
 
 /* model.c: parameters of a stage on a rank with such a share. */
 double perf_rank_parameters(const ek_perf *perf, uint32_t stage, const perf_share *share);

@@ -72,7 +72,7 @@ ek_status ek_perf_create(ek_perf **perf, const ek_perf_model *model, const ek_pe
 void ek_perf_destroy(ek_perf *perf);
 
 /* The unit groups of the model, as src/layout knows them: attention, ffn (absent where every layer is MoE), vocab,
- * experts (absent when dense). unit_bytes: of one layer's (or the one vocabulary tensor's) parameters. */
+ * experts (absent when dense). unit_bytes: of one layer's (or the one vocabulary tensor's) parameters in 16 bits. */
 #define EK_PERF_GROUPS_MOST 4
 uint32_t ek_perf_groups(const ek_perf *perf, ek_unit_group groups[EK_PERF_GROUPS_MOST]);
 /* How many times a group's units occur in a stage: layers with attention, FFN layers, MoE layers, vocabulary tensors.
@@ -83,7 +83,7 @@ double ek_perf_parameters(const ek_perf *perf);
 
 /* One replica. */
 typedef struct ek_perf_replica {
-    const uint32_t *degrees; /* [pp] of each stage */
+    const uint32_t *degrees; /* [pp] of each stage, 1 to tp */
     const double *speeds;    /* [pp] of its devices, 1 at the default power limit; NULL: all 1 */
     double samples;          /* whole or not */
     bool free_units;         /* shares divide freely */

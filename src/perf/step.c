@@ -153,30 +153,38 @@ static ek_status check_replica(const ek_perf *perf, const ek_perf_replica *repli
     return EK_OK;
 }
 
+perf_schedule perf_schedule_of(uint32_t stages, uint32_t chunks, double micro_batches)
+{
+    double turns = chunks > 1 ? ceil(micro_batches / stages) * stages : micro_batches;
+    return (perf_schedule){turns, fmin(micro_batches, 1) / chunks};
+}
+
 ek_status ek_perf_step(const ek_perf *perf, const ek_perf_replica *replica, ek_perf_time *time)
 {
     EK_TRY(check_replica(perf, replica));
-    double micro_batches = replica->samples / perf->parallel.micro_batch, begun = fmin(micro_batches, 1);
+    uint32_t pp = perf->parallel.pp;
+    double micro_batches = replica->samples / perf->parallel.micro_batch;
+    const perf_schedule schedule = perf_schedule_of(pp, perf->parallel.interleave, micro_batches);
     double sum = 0, data = 0, optimizer = 0;
     stage_seconds slowest = {0};
-    for (uint32_t stage = 0; stage < perf->parallel.pp; stage++) {
+    for (uint32_t stage = 0; stage < pp; stage++) {
         stage_seconds seconds = price_stage(perf, replica, stage);
         sum += total(&seconds);
         if (total(&seconds) > total(&slowest))
             slowest = seconds;
-        double window = begun * seconds.backward / perf->parallel.interleave;
-        data = fmax(data, exposed_seconds(perf, replica, stage, window));
+        data = fmax(data, exposed_seconds(perf, replica, stage, schedule.once * seconds.backward));
         optimizer = fmax(optimizer, optimizer_seconds(perf, replica, stage));
     }
+    double scheduled = schedule.turns * total(&slowest) + schedule.once * (sum - total(&slowest));
     ek_perf_time found = {
         .compute = micro_batches * slowest.compute,
         .tensor = micro_batches * slowest.tensor,
         .pipeline = micro_batches * slowest.sends,
-        .bubble = begun * (sum - total(&slowest)) / perf->parallel.interleave,
+        .bubble = scheduled - micro_batches * total(&slowest),
         .data = data,
         .optimizer = optimizer,
     };
-    found.total = found.compute + found.tensor + found.pipeline + found.bubble + found.data + found.optimizer;
+    found.total = scheduled + data + optimizer;
     *time = found;
     return EK_OK;
 }

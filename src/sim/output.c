@@ -1,0 +1,126 @@
+/* Tables as CSV and JSON, the page as report.html. */
+#include "sim/output.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "report/report.h"
+
+#define PATH_BYTES 4096
+#define DIGITS 10 /* of a number: sampled values have fewer */
+
+static ek_status make_path(const char *folder, const char *name, const char *ending, char path[PATH_BYTES])
+{
+    if (snprintf(path, PATH_BYTES, "%s/%s%s", folder, name, ending) >= PATH_BYTES)
+        return ek_fail(EK_INVALID, "--out %.60s...: the path is too long", folder);
+    return EK_OK;
+}
+
+ek_status ek_output_prepare(const char *folder, bool overwrite)
+{
+    char page[PATH_BYTES];
+    struct stat found;
+    EK_TRY(make_path(folder, "report", ".html", page));
+    if (mkdir(folder, 0777) != 0 && errno != EEXIST)
+        return ek_fail(EK_IO, "--out %s: the folder cannot be made (%s)", folder, strerror(errno));
+    if (stat(folder, &found) != 0 || !S_ISDIR(found.st_mode))
+        return ek_fail(EK_INVALID, "--out %s: is no folder", folder);
+    if (access(folder, W_OK | X_OK) != 0)
+        return ek_fail(EK_IO, "--out %s: cannot be written to (%s)", folder, strerror(errno));
+    if (!overwrite && access(page, F_OK) == 0)
+        return ek_fail(EK_INVALID, "--out %s: holds the results of a study; name another folder, or add --overwrite",
+                       folder);
+    return EK_OK;
+}
+
+/* Text as RFC 4180 has it: in quotes where it needs them. */
+static void write_text(FILE *file, const char *text)
+{
+    bool quoted = text[strcspn(text, ",\"\r\n")] != '\0';
+    fputs(quoted ? "\"" : "", file);
+    for (; *text; text++)
+        fputs(*text == '"' ? "\"\"" : (char[]){*text, '\0'}, file);
+    fputs(quoted ? "\"" : "", file);
+}
+
+/* A field of a CSV line. */
+static void write_field(FILE *file, const json_t *value)
+{
+    if (json_is_string(value))
+        write_text(file, json_string_value(value));
+    else if (json_is_integer(value))
+        fprintf(file, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
+    else if (json_is_real(value))
+        fprintf(file, "%.*g", DIGITS, json_real_value(value));
+    else if (json_is_boolean(value))
+        fputs(json_is_true(value) ? "true" : "false", file);
+}
+
+static void write_line(FILE *file, const json_t *fields)
+{
+    size_t i;
+    json_t *value;
+    json_array_foreach(fields, i, value)
+    {
+        fputs(i > 0 ? "," : "", file);
+        write_field(file, value);
+    }
+    fputc('\n', file);
+}
+
+static void write_csv(FILE *file, const json_t *table)
+{
+    size_t i;
+    json_t *row;
+    write_line(file, json_object_get(table, "columns"));
+    json_array_foreach(json_object_get(table, "rows"), i, row) write_line(file, row);
+}
+
+static void write_json(FILE *file, const json_t *table)
+{
+    json_dumpf(table, file, JSON_INDENT(1) | JSON_REAL_PRECISION(DIGITS) | JSON_PRESERVE_ORDER);
+    fputc('\n', file);
+}
+
+static ek_status write_table(const char *folder, const char *name, const char *ending, const json_t *table,
+                             void (*write)(FILE *file, const json_t *table))
+{
+    char path[PATH_BYTES], temporary[PATH_BYTES];
+    EK_TRY(make_path(folder, name, ending, path));
+    EK_TRY(make_path(folder, name, ".unfinished", temporary));
+    FILE *file = fopen(temporary, "we");
+    if (!file)
+        return ek_fail(EK_IO, "%s: cannot be written (%s)", path, strerror(errno));
+    write(file, table);
+    bool failed = ferror(file) != 0;
+    failed = fclose(file) != 0 || failed;
+    if (failed || rename(temporary, path) != 0) {
+        ek_status status = ek_fail(EK_IO, "%s: cannot be written (%s)", path, strerror(errno));
+        unlink(temporary);
+        return status;
+    }
+    return EK_OK;
+}
+
+ek_status ek_output_write(const char *folder, const ek_study *study)
+{
+    const char *name;
+    json_t *table;
+    char path[PATH_BYTES];
+    json_object_foreach(study->tables, name, table)
+    {
+        EK_TRY(write_table(folder, name, ".csv", table, write_csv));
+        EK_TRY(write_table(folder, name, ".json", table, write_json));
+    }
+    EK_TRY(make_path(folder, "report", ".html", path));
+    json_t *page = ek_study_page(study);
+    if (!page)
+        return ek_fail(EK_NO_MEMORY, "no memory for the page of a study");
+    ek_status status = ek_report_write(path, page);
+    json_decref(page);
+    return status;
+}
