@@ -52,8 +52,8 @@ static ek_status expand_ranges(ek_hostlist *list, const char *done, const char *
 {
     const char *at = ranges, *end = ranges + ranges_length;
     do {
-        unsigned first, last;
-        int width, last_width;
+        unsigned first = 0, last;
+        int width = 0, last_width;
         bool good = read_number(&at, &first, &width);
         last = first;
         if (good && *at == '-') {

@@ -104,7 +104,7 @@ static void write_head(const ek_ranks *ranks, FILE *file)
         fprintf(file, ", the first %u of them reduced to TP%u", ranks->reduced_replicas, ranks->reduced_degree);
     fprintf(file, ".\n");
     if (ranks->idle_slots > 0)
-        fprintf(file, "# %u healthy GPUs of reduced replicas are switched off, so that all have that degree.\n",
+        fprintf(file, "# Healthy GPUs switched off, so that all reduced replicas have that degree: %u.\n",
                 ranks->idle_slots);
 }
 

@@ -1,5 +1,5 @@
-/* An inventory from the output of `nvidia-smi -q -x` of each node. The names of elements are those of drivers 535 to
- * 590 (nvsmi_device_v12.dtd); an element that a driver does not write says nothing. */
+/* An inventory from the output of `nvidia-smi -q -x` of each node. The names of elements are those that
+ * drivers of the 575 and 580 series write (nvsmi_device_v12.dtd); an element that is not there says nothing. */
 #include <dirent.h>
 #include <errno.h>
 #include <libxml/parser.h>

@@ -23,10 +23,11 @@ static ek_status add_block(ek_topology *topology, const char *path, unsigned lin
     ek_status status = ek_hostlist_expand(&topology->nodes, nodes);
     if (status != EK_OK)
         return ek_fail_prefix(status, "%s:%u: block %.60s: ", path, line, name);
-    char *copy = strdup(name);
-    if (!copy)
+    ek_block *block = &topology->blocks[topology->block_count];
+    *block = (ek_block){strdup(name), first, topology->nodes.count - first, line};
+    if (!block->name)
         return ek_fail(EK_NO_MEMORY, "out of memory");
-    topology->blocks[topology->block_count++] = (ek_block){copy, first, topology->nodes.count - first, line};
+    topology->block_count++;
     return EK_OK;
 }
 

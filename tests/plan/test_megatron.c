@@ -9,6 +9,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/rng.h"
+#include "plan/placement.h"
 #include "plan/slurm.h"
 #include "plans.h"
 
@@ -342,6 +344,36 @@ static void test_all_small_jobs(void **state)
     check_all(3, 1, 3, 3);
 }
 
+/* Plans that follow from an earlier one, whose replicas and roles stay where they can. */
+static void test_replans(void **state)
+{
+    (void)state;
+    static const char whole[] = "################################";
+    uint64_t draw = 0;
+    int replans = 0;
+    for (int trial = 0; trial < 300; trial++) {
+        test_plan planned;
+        planned_create(&planned, &(test_cluster){8, 4, 2, whole}, 3, 2, 4, NULL);
+        for (int change = 0; change < 3; change++) {
+            uint32_t slot = (uint32_t)(ek_random_u64(5, 0, draw++) % 32);
+            assert_ok(ek_inventory_mark(planned.inventory, slot, 1, EK_SLOT_FAILED, "test"));
+            ek_plan_placement *from;
+            assert_ok(ek_plan_placement_of(&from, planned.plan, planned.inventory));
+            planned.options.from = from;
+            planned.options.in_place = ek_random_u64(5, 1, draw) % 2;
+            ek_plan *next = NULL;
+            assert_ok(ek_plan_create(&next, &planned.options));
+            ek_plan_placement_destroy(from);
+            ek_plan_destroy(planned.plan);
+            planned.plan = next;
+            check_conformance(&planned);
+            replans += next->replica[0].least_degree < 4;
+        }
+        planned_destroy(&planned);
+    }
+    assert_true(replans > 0);
+}
+
 /* Megatron's mapping of `units` between a whole replica and a reduced one: whether it comes to an end and leaves every
  * rank of the whole replica as much as its layers hold. */
 static bool mapping_works(int units, int base, int reduced)
@@ -512,6 +544,7 @@ static void test_python_takes_it(void **state)
     planned_create(&planned, &(test_cluster){4, 4, 4, "##.#.##.########"}, 2, 2, 4, NULL);
     char *text = text_for(planned.plan, &planned.model), path[] = "/tmp/evenkeel-megatron-test-XXXXXX", command[100];
     assert_non_null(text);
+    assert_non_null(strstr(text, "switched off, so that all reduced replicas have that degree: 1.\n"));
     int descriptor = mkstemp(path);
     assert_true(descriptor >= 0);
     assert_int_equal(write(descriptor, script, sizeof script - 1), sizeof script - 1);
@@ -531,6 +564,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_published_example),
         cmocka_unit_test(test_all_small_jobs),
+        cmocka_unit_test(test_replans),
         cmocka_unit_test(test_what_can_be_split),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_host_names),

@@ -65,10 +65,11 @@ static void replace(char text[TEXT_BYTES], const char *before, const char *after
 {
     char *at = strstr(text, before);
     assert_non_null(at);
-    size_t rest = strlen(at + strlen(before)) + 1;
-    assert_true((size_t)(at - text) + strlen(after) + rest <= TEXT_BYTES);
-    memmove(at + strlen(after), at + strlen(before), rest);
-    memcpy(at, after, strlen(after));
+    size_t length = strlen(after), rest = strlen(at + strlen(before)) + 1;
+    assert_true((size_t)(at - text) + length + rest <= TEXT_BYTES);
+    memmove(at + length, at + strlen(before), rest);
+    for (size_t i = 0; i < length; i++)
+        at[i] = after[i];
 }
 
 static void assert_refused(const char *folder, uint32_t node_gpus, ek_status status, const char *first,

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/rng.h"
 #include "folder.h"
 #include "plan/inventory.h"
 
@@ -240,11 +241,45 @@ static void test_refusals(void **state)
     assert_int_equal(ek_inventory_read_scontrol(&inventory, "/nowhere", "/nowhere", 0), EK_IO);
 }
 
+/* Damaged input is read or refused with its place, whatever the damage. */
+static void test_damage(void **state)
+{
+    (void)state;
+    static const char bytes[] = "[]-,=:()+ \n19ag*#";
+    static char nodes[TEXT_BYTES];
+    char topology[1000];
+    uint64_t draw = 0;
+    int taken = 0;
+    for (int trial = 0; trial < 1500; trial++) {
+        size_t form = (size_t)trial % 3, used = 0;
+        for (unsigned node = 1; node <= 36; node++)
+            used += describe(nodes + used, trial % 2, node, "gpu:gb200:4(S:0-1),nic:2", "IDLE+DRAIN", "a [b] c");
+        snprintf(topology, sizeof topology, "%s", topologies[form][1]);
+        for (unsigned damage = 0; damage <= ek_random_u64(3, 1, draw) % 3; damage++) {
+            char *text = ek_random_u64(3, 2, draw) % 2 ? nodes : topology;
+            size_t length = strlen(text);
+            if (length > 0)
+                text[ek_random_u64(3, 3, draw) % length] = bytes[ek_random_u64(3, 4, draw) % sizeof bytes];
+            draw++;
+        }
+        ek_inventory *inventory;
+        ek_status status = read_texts(&inventory, nodes, topologies[form][0], topology, 4);
+        if (status == EK_OK) {
+            ek_inventory_destroy(inventory);
+            taken++;
+            continue;
+        }
+        assert_int_equal(status, EK_INVALID);
+        assert_memory_equal(ek_error(), "/tmp/evenkeel-plan-test-", 24);
+    }
+    assert_in_range(taken, 100, 1400);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_racks),         cmocka_unit_test(test_states),   cmocka_unit_test(test_generic_resources),
-        cmocka_unit_test(test_vanished_gpus), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_vanished_gpus), cmocka_unit_test(test_refusals), cmocka_unit_test(test_damage),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
