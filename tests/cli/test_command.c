@@ -72,7 +72,7 @@ static char *read_page(const char *path)
 }
 
 /* Every command and the number of its options, in the order of `evenkeel --help`. */
-#define COMMANDS "train, plan, bench, report, power, version"
+#define COMMANDS "train, plan, sim, bench, report, power, version"
 static const struct {
     const char *name;
     unsigned options;
