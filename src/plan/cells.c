@@ -126,22 +126,31 @@ static void sort_placed(domain_work *work)
         work->first[domain + 1] += work->first[domain];
 }
 
-/* The cells as they were, with the slots that they have left. */
-static void keep_cells(domain_work *work, uint32_t domain)
-{
-    for (uint32_t i = work->first[domain]; i < work->first[domain + 1]; i++) {
-        const ek_placed_cell *cell = &work->options->from->cells[work->cells_of[i]];
-        if (cell->count < work->least_degree)
-            continue;
-        plan_candidate *candidate = add_candidate(work, domain, work->cells_of[i]);
-        for (uint32_t slot = 0; slot < cell->count; slot++)
-            add_slot(work, candidate, cell->slots[slot]);
-    }
-}
-
 static const ek_placed_cell *placed_at(const domain_work *work, uint32_t domain, uint32_t i)
 {
     return &work->options->from->cells[work->cells_of[work->first[domain] + i]];
+}
+
+/* The cells as they were, with the slots that they have left; what is live in their domain and had no work, such as a
+ * GPU that is back, joins them. */
+static void keep_cells(domain_work *work, uint32_t domain)
+{
+    uint32_t placed = work->first[domain + 1] - work->first[domain];
+    for (uint32_t i = 0; i < placed; i++)
+        for (uint32_t slot = 0; slot < placed_at(work, domain, i)->count; slot++)
+            work->taken[placed_at(work, domain, i)->slots[slot]] = true;
+    for (uint32_t i = 0; i < placed; i++) {
+        const ek_placed_cell *cell = placed_at(work, domain, i);
+        plan_candidate *candidate = add_candidate(work, domain, work->cells_of[work->first[domain] + i]);
+        for (uint32_t slot = 0; slot < cell->count; slot++)
+            add_slot(work, candidate, cell->slots[slot]);
+        fill(work, candidate, work->options->parallel->tp);
+        qsort(candidate->slots, candidate->degree, sizeof *candidate->slots, compare_slots);
+        if (candidate->degree < work->least_degree) { /* the replica goes without */
+            work->slots_used -= candidate->degree;
+            work->candidates->count--;
+        }
+    }
 }
 
 /* Puts the degrees that a domain should have into the order of its placed cells, of which there are `placed`: each gets

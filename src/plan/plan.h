@@ -81,7 +81,7 @@ typedef struct ek_plan_options {
     double cap_watts, domain_watts; /* of ek_governor_options; 0: its defaults */
     const ek_plan_placement *from;  /* NULL: cells are packed in the order of domains. Otherwise as few move as degrees
                                        allow */
-    bool in_place;                  /* with `from`: no cell moves, whatever the degrees */
+    bool in_place; /* with `from`: no cell moves, whatever the degrees; GPUs that are back join theirs */
 } ek_plan_options;
 
 /* EK_INVALID begins with the key at fault ("parallel.dp: "): a job larger than the cluster, a degree above the domain,

@@ -172,6 +172,8 @@ static void test_table(void **state)
     assert_contains("out", "cluster     4 domains, 32 GPUs: 31 live, 1 failed, 0 drained\n");
     assert_contains("out", "replicas    1 whole, 1 reduced (TP7 at least), 0 missing for want of domains\n");
     assert_contains("out", "d1-n0:2 failed\n");
+    assert_int_equal(system(COMMAND " plan --cluster " LARGE_CLUSTER " --job " LARGE_JOB " >out"), 0);
+    assert_contains("out", "replicas    126 whole, 1 reduced (TP31 at least), 1 missing for want of domains\n");
     assert_int_equal(plan("--set cluster.failed=[0.1,1.2,1.3,2.7,3.0,3.1,3.2,3.3,3.4] --drain 0.2"), 0);
     char *output = read_all("out");
     for (const char *line = output; *line; line = strchr(line, '\n') + 1)

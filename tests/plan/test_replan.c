@@ -320,6 +320,38 @@ static void test_exchange_by_hand(void **state)
     planned_destroy(&after);
 }
 
+/* A GPU that is back joins its cell, without a move; it fetches its quarter, the others just let go of it. */
+static void test_repair_by_hand(void **state)
+{
+    (void)state;
+    test_plan before, after;
+    test_cluster cluster = {2, 4, 4, "xxxxx.xx"};
+    planned_create(&before, &cluster, 2, 1, 4, NULL);
+    cluster.live = "xxxxxxxx";
+    planned_prepare(&after, &cluster, 2, 1, 4, NULL);
+    ek_plan_placement *from;
+    assert_ok(ek_plan_placement_of(&from, before.plan, after.inventory));
+    after.options.from = from;
+    for (int in_place = 0; in_place < 2; in_place++) {
+        ek_plan_change *change;
+        after.options.in_place = in_place;
+        assert_ok(ek_plan_create(&after.plan, &after.options));
+        assert_int_equal(after.plan->replica[0].least_degree, 4);
+        assert_ok(ek_plan_change_create(&change, after.plan, after.plan, from, &change_options));
+        assert_int_equal(change->move_count, 0);
+        /* a quarter of 12 layers and two vocabulary tensors, 14 bytes a parameter */
+        double head = 4 * 768 * 64 + 3 * 64, block = 2 * 768 * 64 + 64, rows = 768 * 64;
+        assert_true(change->bytes == 14 * (12 * (3 * head + 12 * block) + 2 * 48 * rows));
+        assert_true(change->bytes_most == change->bytes);
+        ek_plan_change_destroy(change);
+        ek_plan_destroy(after.plan);
+        after.plan = NULL;
+    }
+    ek_plan_placement_destroy(from);
+    planned_destroy(&before);
+    planned_destroy(&after);
+}
+
 /* ----------------------------------------------------------------------------------- files that are no plan */
 
 static void test_refused_files(void **state)
@@ -374,9 +406,8 @@ static void test_refused_files(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_histories),
-        cmocka_unit_test(test_in_place_is_recovery),
-        cmocka_unit_test(test_exchange_by_hand),
+        cmocka_unit_test(test_random_histories), cmocka_unit_test(test_in_place_is_recovery),
+        cmocka_unit_test(test_exchange_by_hand), cmocka_unit_test(test_repair_by_hand),
         cmocka_unit_test(test_refused_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
