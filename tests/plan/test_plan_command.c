@@ -1,5 +1,6 @@
 /* `evenkeel plan` from outside: refusals with their lines, files that are whole or not there, round trips, its
  * documentation, and what it costs. */
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -247,6 +248,37 @@ static void test_documented(void **state)
     free(page);
 }
 
+/* Every key in the value is on the page; below `units` the keys are names of unit groups. */
+static void assert_keys(const char *page, json_t *value)
+{
+    const char *key;
+    json_t *member;
+    size_t index;
+    json_array_foreach(value, index, member) assert_keys(page, member);
+    json_object_foreach(value, key, member)
+    {
+        char wanted[100];
+        snprintf(wanted, sizeof wanted, "`%s`", key);
+        if (!strstr(page, wanted))
+            fail_msg("docs/planner.md lacks the key %s of the JSON", wanted);
+        if (strcmp(key, "units") != 0)
+            assert_keys(page, member);
+    }
+}
+
+static void test_json_documented(void **state)
+{
+    (void)state;
+    char *page = read_all(PLANNER_PAGE);
+    assert_int_equal(plan("--format json --drain 0.1,2 -o keys.json"), 0);
+    json_t *json = json_load_file("keys.json", 0, NULL);
+    assert_non_null(json_object_get(json, "change"));
+    assert_int_equal(json_array_size(json_object_get(json, "not_live")), 10);
+    assert_keys(page, json);
+    json_decref(json);
+    free(page);
+}
+
 /* ---------------------------------------------------------------------------------------------------- cost */
 
 /* CPU time of the whole command in seconds and its memory in bytes. */
@@ -304,9 +336,10 @@ static void test_cost(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refusals),   cmocka_unit_test(test_refused_inventory), cmocka_unit_test(test_table),
-        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_output_files),      cmocka_unit_test(test_documented),
-        cmocka_unit_test(test_cost),
+        cmocka_unit_test(test_refusals),        cmocka_unit_test(test_refused_inventory),
+        cmocka_unit_test(test_table),           cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_output_files),    cmocka_unit_test(test_documented),
+        cmocka_unit_test(test_json_documented), cmocka_unit_test(test_cost),
     };
     return cmocka_run_group_tests(tests, create_folder, remove_folder);
 }
