@@ -27,6 +27,7 @@ typedef struct keep_work {
     const ek_plan_options *options;
     const double *stage_bytes;
     uint32_t stages, base_degree;
+    uint32_t lowest;   /* degree that there is */
     uint32_t replicas; /* that there are cells for */
     uint32_t olds;     /* replicas of the placement, or as many as there are now: the last ones had nothing */
     uint32_t *labels;  /* [olds] base_degree + 1: the replica ends */
@@ -63,8 +64,11 @@ static ek_status begin(keep_work *keeping)
     if (!keeping->labels || !keeping->cells || !keeping->surplus || !keeping->kept || !keeping->reaching ||
         !keeping->old_of || !keeping->new_of)
         return ek_fail(EK_NO_MEMORY, "no memory to replan %u replicas", olds);
+    keeping->lowest = keeping->base_degree;
     for (size_t i = 0; i < keeping->candidates->count; i++) {
         const plan_candidate *candidate = &keeping->candidates->items[i];
+        if (candidate->degree < keeping->lowest)
+            keeping->lowest = candidate->degree;
         if (candidate->old != EK_NONE)
             keeping->cells[candidate->old / keeping->stages * degrees + candidate->degree]++;
     }
@@ -82,7 +86,7 @@ static int64_t *kept_at(const keep_work *keeping, uint32_t label, uint32_t degre
 static void count_in(keep_work *keeping, uint32_t old, int sign)
 {
     const uint32_t *cells = keeping->cells + (size_t)old * (keeping->base_degree + 1);
-    for (uint32_t degree = 1; degree <= keeping->base_degree; degree++)
+    for (uint32_t degree = keeping->lowest; degree <= keeping->base_degree; degree++)
         *kept_at(keeping, keeping->labels[old], degree) += sign * (int64_t)cells[degree];
 }
 
@@ -92,7 +96,7 @@ static int64_t most_kept(const keep_work *keeping)
     int64_t stay = 0, reaching = 0;
     uint32_t base_degree = keeping->base_degree;
     memset(keeping->reaching, 0, ((size_t)base_degree + 1) * sizeof *keeping->reaching);
-    for (uint32_t v = 1; v <= base_degree; v++) {
+    for (uint32_t v = keeping->lowest; v <= base_degree; v++) {
         reaching -= keeping->reaching[v]; /* v is no longer below their degree */
         keeping->reaching[v] = 0;
         for (uint32_t degree = v; degree <= base_degree; degree++) {
@@ -117,7 +121,7 @@ static int64_t most_kept(const keep_work *keeping)
 static uint32_t cells_up_to(const keep_work *keeping, uint32_t old, uint32_t degree)
 {
     uint32_t count = 0;
-    for (uint32_t d = 1; d <= degree; d++)
+    for (uint32_t d = keeping->lowest; d <= degree; d++)
         count += keeping->cells[(size_t)old * (keeping->base_degree + 1) + d];
     return count;
 }
@@ -229,7 +233,7 @@ static void choose_labels(keep_work *keeping, const uint32_t *degrees)
         count_in(keeping, old, 1);
     improve_labels(keeping);
     uint32_t next = 0;
-    for (uint32_t label = 1; label <= keeping->base_degree; label++)
+    for (uint32_t label = keeping->lowest; label <= keeping->base_degree; label++)
         for (uint32_t old = 0; old < keeping->olds; old++)
             if (keeping->labels[old] == label) {
                 keeping->new_of[old] = next;
