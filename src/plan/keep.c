@@ -35,6 +35,7 @@ typedef struct keep_work {
     int64_t *surplus;  /* [base_degree + 1] */
     int64_t *kept;     /* [base_degree + 2][base_degree + 1] by label and degree: cells that are still there */
     int64_t *reaching; /* [base_degree + 1] scratch of the sweep: cells that stay and take capacity, by degree */
+    uint32_t *kinds;   /* [olds] scratch: one replica of each kind */
     uint32_t *old_of;  /* [replicas] the replica that it was, in ascending order of label */
     uint32_t *new_of;  /* [olds] the replica that it becomes, where it does not end */
 } keep_work;
@@ -46,6 +47,7 @@ static void free_keeping(keep_work *keeping)
     free(keeping->surplus);
     free(keeping->kept);
     free(keeping->reaching);
+    free(keeping->kinds);
     free(keeping->old_of);
     free(keeping->new_of);
 }
@@ -59,10 +61,11 @@ static ek_status begin(keep_work *keeping)
     keeping->surplus = calloc(degrees, sizeof *keeping->surplus);
     keeping->kept = calloc((degrees + 1) * degrees, sizeof *keeping->kept);
     keeping->reaching = calloc(degrees, sizeof *keeping->reaching);
+    keeping->kinds = malloc((size_t)olds * sizeof *keeping->kinds);
     keeping->old_of = malloc((size_t)olds * sizeof *keeping->old_of);
     keeping->new_of = malloc((size_t)olds * sizeof *keeping->new_of);
     if (!keeping->labels || !keeping->cells || !keeping->surplus || !keeping->kept || !keeping->reaching ||
-        !keeping->old_of || !keeping->new_of)
+        !keeping->kinds || !keeping->old_of || !keeping->new_of)
         return ek_fail(EK_NO_MEMORY, "no memory to replan %u replicas", olds);
     keeping->lowest = keeping->base_degree;
     for (size_t i = 0; i < keeping->candidates->count; i++) {
@@ -166,8 +169,9 @@ static void rotate_labels(keep_work *keeping, const uint32_t *olds, uint32_t cou
 }
 
 /* One replica of each kind: replicas with the same label and the same cells are interchangeable. */
-static uint32_t list_kinds(const keep_work *keeping, uint32_t *kinds)
+static uint32_t list_kinds(const keep_work *keeping)
 {
+    uint32_t *kinds = keeping->kinds;
     size_t degrees = (size_t)keeping->base_degree + 1;
     uint32_t count = 0;
     for (uint32_t old = 0; old < keeping->olds; old++) {
@@ -197,8 +201,10 @@ static bool try_rotation(keep_work *keeping, const uint32_t *olds, uint32_t coun
 }
 
 /* The first rotation of two or three replicas of different kinds with which more cells stay. */
-static bool improve_once(keep_work *keeping, const uint32_t *kinds, uint32_t count, int64_t *best)
+static bool improve_once(keep_work *keeping, int64_t *best)
 {
+    const uint32_t *kinds = keeping->kinds;
+    uint32_t count = list_kinds(keeping);
     for (uint32_t a = 0; a < count; a++)
         for (uint32_t b = a + 1; b < count; b++)
             if (try_rotation(keeping, (uint32_t[]){kinds[a], kinds[b]}, 2, best))
@@ -214,8 +220,7 @@ static bool improve_once(keep_work *keeping, const uint32_t *kinds, uint32_t cou
 static void improve_labels(keep_work *keeping)
 {
     int64_t best = most_kept(keeping);
-    uint32_t *kinds = keeping->old_of; /* which is set later */
-    while (improve_once(keeping, kinds, list_kinds(keeping, kinds), &best))
+    while (improve_once(keeping, &best))
         ;
 }
 
