@@ -21,7 +21,7 @@ typedef struct plan_candidates {
 } plan_candidates;
 
 /* Every domain's cells of at least least_degree slots, domain by domain. With a placement they are the cells that were
- * there as far as possible; `in_place`: exactly those, with the slots that they have left. */
+ * there as far as possible; `in_place`: exactly those, with the slots that they have left and those that are back. */
 ek_status plan_list_candidates(plan_candidates *candidates, const ek_plan_options *options, uint32_t least_degree);
 void plan_free_candidates(plan_candidates *candidates);
 
@@ -58,6 +58,9 @@ ek_status plan_seat(ek_plan *plan, const plan_candidates *candidates, const uint
 /* What flows between roles. */
 ek_status plan_reshards(ek_plan *plan);
 const ek_plan_reshard *plan_reshard_at(const ek_plan *plan, uint32_t stage, uint32_t level); /* NULL: nothing flows */
+
+/* Bytes on the fullest rank. */
+double plan_most_memory(const ek_plan *plan);
 
 /* Samples, power and times. */
 ek_status plan_pace(ek_plan *plan, const ek_plan_options *options);

@@ -39,7 +39,7 @@ static ek_status allocate(domain_work *work)
         most = count > most ? count : most;
         total += count;
     }
-    work->counts = malloc(inventory->domain_count * sizeof *work->counts);
+    work->counts = malloc(((size_t)inventory->domain_count + 1) * sizeof *work->counts);
     work->degrees = malloc(((size_t)most + 1) * sizeof *work->degrees);
     work->taken = calloc(inventory->slot_count, sizeof *work->taken);
     work->cells_of = malloc((cells + 1) * sizeof *work->cells_of);
@@ -126,39 +126,70 @@ static void sort_placed(domain_work *work)
         work->first[domain + 1] += work->first[domain];
 }
 
-/* The cells as they were, with the slots that they have left. */
+static const ek_placed_cell *placed_at(const domain_work *work, uint32_t domain, uint32_t i)
+{
+    return &work->options->from->cells[work->cells_of[work->first[domain] + i]];
+}
+
+/* The cells as they were, with the slots that they have left; what is live in their domain and had no work, such as a
+ * GPU that is back, joins them. */
 static void keep_cells(domain_work *work, uint32_t domain)
 {
-    for (uint32_t i = work->first[domain]; i < work->first[domain + 1]; i++) {
-        const ek_placed_cell *cell = &work->options->from->cells[work->cells_of[i]];
-        if (cell->count < work->least_degree)
-            continue;
-        plan_candidate *candidate = add_candidate(work, domain, work->cells_of[i]);
+    uint32_t placed = work->first[domain + 1] - work->first[domain];
+    for (uint32_t i = 0; i < placed; i++)
+        for (uint32_t slot = 0; slot < placed_at(work, domain, i)->count; slot++)
+            work->taken[placed_at(work, domain, i)->slots[slot]] = true;
+    for (uint32_t i = 0; i < placed; i++) {
+        const ek_placed_cell *cell = placed_at(work, domain, i);
+        plan_candidate *candidate = add_candidate(work, domain, work->cells_of[work->first[domain] + i]);
         for (uint32_t slot = 0; slot < cell->count; slot++)
             add_slot(work, candidate, cell->slots[slot]);
+        fill(work, candidate, work->options->parallel->tp);
+        qsort(candidate->slots, candidate->degree, sizeof *candidate->slots, compare_slots);
+        if (candidate->degree < work->least_degree) { /* the replica goes without */
+            work->slots_used -= candidate->degree;
+            work->candidates->count--;
+        }
     }
 }
 
-/* The cells that the domain should have now. The one with the most slots left becomes the largest: each keeps its slots
- * up to its new degree, and what others have to give, or what had no work, fills them up. */
+/* Puts the degrees that a domain should have into the order of its placed cells, of which there are `placed`: each gets
+ * the least that all its slots fit into, or else the largest, so that none changes without need. */
+static void order_degrees(const domain_work *work, uint32_t domain, uint32_t placed, uint32_t count)
+{
+    for (uint32_t i = 0; i < placed && i < count; i++) {
+        uint32_t left = placed_at(work, domain, i)->count, best = i;
+        for (uint32_t j = i + 1; j < count; j++) {
+            uint32_t degree = work->degrees[j], best_degree = work->degrees[best];
+            if (degree >= left ? best_degree < left || degree < best_degree
+                               : best_degree < left && degree > best_degree)
+                best = j;
+        }
+        uint32_t chosen = work->degrees[best];
+        work->degrees[best] = work->degrees[i];
+        work->degrees[i] = chosen;
+    }
+}
+
+/* The cells that the domain should have now. Those that are there keep their slots up to their new degree; what others
+ * have to give, or what had no work, fills them up. */
 static void make_cells(domain_work *work, uint32_t domain, uint32_t count)
 {
-    const ek_plan_options *options = work->options;
     size_t first_item = work->candidates->count;
     uint32_t placed = work->first[domain + 1] - work->first[domain];
-    for (uint32_t i = 0; i < placed && i < count; i++) {
-        const ek_placed_cell *cell = &options->from->cells[work->cells_of[work->first[domain] + i]];
+    placed = placed < count ? placed : count;
+    order_degrees(work, domain, placed, count);
+    for (uint32_t i = 0; i < placed; i++) {
+        const ek_placed_cell *cell = placed_at(work, domain, i);
         for (uint32_t slot = 0; slot < cell->count && slot < work->degrees[i]; slot++)
             work->taken[cell->slots[slot]] = true;
     }
     for (uint32_t i = 0; i < count; i++) {
-        plan_candidate *candidate =
-            add_candidate(work, domain, i < placed ? work->cells_of[work->first[domain] + i] : EK_NONE);
-        if (i < placed) {
-            const ek_placed_cell *cell = &options->from->cells[candidate->old];
-            for (uint32_t slot = 0; slot < cell->count && slot < work->degrees[i]; slot++)
-                add_slot(work, candidate, cell->slots[slot]);
-        }
+        uint32_t old = i < placed ? work->cells_of[work->first[domain] + i] : EK_NONE;
+        plan_candidate *candidate = add_candidate(work, domain, old);
+        for (uint32_t slot = 0; old != EK_NONE && slot < placed_at(work, domain, i)->count; slot++)
+            if (slot < work->degrees[i])
+                add_slot(work, candidate, placed_at(work, domain, i)->slots[slot]);
         fill(work, candidate, work->degrees[i]);
     }
     for (plan_candidate *item = work->candidates->items + first_item; placed > 0 && count > 0; item++, count--)

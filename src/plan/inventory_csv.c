@@ -11,30 +11,38 @@ static const char *const columns[COLUMNS + 1] = {"domain", "node", "gpu", "state
 #define REQUIRED PCI /* the columns before it */
 #define GPU_MOST 65535
 
+static ek_status parse_gpu(const ek_csv *csv, const char *text, uint32_t *gpu)
+{
+    unsigned long number = strtoul(text, NULL, 10);
+    if (strspn(text, "0123456789") != strlen(text) || number > GPU_MOST)
+        return ek_csv_refuse(csv, "gpu: found \"%.60s\"; its index in the node, a whole number from 0 to %d, is needed",
+                             text, GPU_MOST);
+    *gpu = (uint32_t)number;
+    return EK_OK;
+}
+
+static ek_status parse_state(const ek_csv *csv, const char *text, ek_slot_state *state)
+{
+    for (*state = EK_SLOT_LIVE; *state <= EK_SLOT_DRAINED; ++*state)
+        if (strcmp(text, ek_slot_state_text(*state)) == 0)
+            return EK_OK;
+    return ek_csv_refuse(csv, "state: found \"%.60s\"; live, failed or drained is needed", text);
+}
+
 static ek_status parse_row(const ek_csv *csv, const char *const *values, ek_inventory_row *row)
 {
+    *row = (ek_inventory_row){.domain = values[DOMAIN],
+                              .node = values[NODE],
+                              .pci = values[PCI],
+                              .serial = values[SERIAL],
+                              .file = csv->path,
+                              .line = csv->line};
     for (size_t column = 0; column < REQUIRED; column++)
         if (values[column][0] == '\0')
             return ek_csv_refuse(csv, "%s is empty; the line may be torn", columns[column]);
-    char *end;
-    unsigned long gpu = strtoul(values[GPU], &end, 10);
-    if (strspn(values[GPU], "0123456789") != strlen(values[GPU]) || gpu > GPU_MOST)
-        return ek_csv_refuse(csv, "gpu: found \"%.60s\"; its index in the node, a whole number from 0 to %d, is needed",
-                             values[GPU], GPU_MOST);
-    ek_slot_state state = EK_SLOT_LIVE;
-    while (state <= EK_SLOT_DRAINED && strcmp(values[STATE], ek_slot_state_text(state)) != 0)
-        state++;
-    if (state > EK_SLOT_DRAINED)
-        return ek_csv_refuse(csv, "state: found \"%.60s\"; live, failed or drained is needed", values[STATE]);
-    *row = (ek_inventory_row){.domain = values[DOMAIN],
-                              .node = values[NODE],
-                              .gpu = (uint32_t)gpu,
-                              .state = state,
-                              .pci = values[PCI],
-                              .serial = values[SERIAL],
-                              .reason = state == EK_SLOT_LIVE ? "" : "as listed",
-                              .file = csv->path,
-                              .line = csv->line};
+    EK_TRY(parse_gpu(csv, values[GPU], &row->gpu));
+    EK_TRY(parse_state(csv, values[STATE], &row->state));
+    row->reason = row->state == EK_SLOT_LIVE ? "" : "as listed";
     return EK_OK;
 }
 
@@ -42,7 +50,7 @@ static ek_status read_rows(ek_csv *csv, ek_inventory_row **rows, size_t *count)
 {
     size_t capacity = 0;
     for (;;) {
-        const char *values[COLUMNS];
+        const char *values[COLUMNS] = {NULL};
         bool more;
         EK_TRY(ek_csv_next(csv, values, &more));
         if (!more)

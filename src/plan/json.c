@@ -74,6 +74,7 @@ static json_t *summary_of(json_writer *writer)
     set(writer, summary, "replicas", json_integer(plan->replicas));
     set(writer, summary, "reduced_replicas", json_integer(reduced));
     set(writer, summary, "missing_replicas", json_integer(plan->parallel.dp - plan->replicas));
+    set(writer, summary, "spare_domains_used", json_integer(plan->spare_domains_used));
     set(writer, summary, "spare_domains", json_integer(plan->spare_domain_count));
     set(writer, summary, "spare_slots", json_integer(plan->spare_slots));
     set(writer, summary, "step_seconds", json_real(plan->step_seconds));
@@ -83,6 +84,8 @@ static json_t *summary_of(json_writer *writer)
     set(writer, summary, "throughput", json_real(plan->samples_per_second / plan->whole_samples_per_second));
     set(writer, summary, "reshard_bytes", json_real(plan->reshard_bytes));
     set(writer, summary, "reshard_bytes_most", json_real(plan->reshard_bytes_most));
+    set(writer, summary, "memory_bytes_most", json_real(plan_most_memory(plan)));
+    set(writer, summary, "device_memory_bytes", json_real(plan->device_memory_bytes));
     return summary;
 }
 

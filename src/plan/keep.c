@@ -27,6 +27,7 @@ typedef struct keep_work {
     const ek_plan_options *options;
     const double *stage_bytes;
     uint32_t stages, base_degree;
+    uint32_t lowest;   /* degree that there is */
     uint32_t replicas; /* that there are cells for */
     uint32_t olds;     /* replicas of the placement, or as many as there are now: the last ones had nothing */
     uint32_t *labels;  /* [olds] base_degree + 1: the replica ends */
@@ -34,6 +35,7 @@ typedef struct keep_work {
     int64_t *surplus;  /* [base_degree + 1] */
     int64_t *kept;     /* [base_degree + 2][base_degree + 1] by label and degree: cells that are still there */
     int64_t *reaching; /* [base_degree + 1] scratch of the sweep: cells that stay and take capacity, by degree */
+    uint32_t *kinds;   /* [olds] scratch: one replica of each kind */
     uint32_t *old_of;  /* [replicas] the replica that it was, in ascending order of label */
     uint32_t *new_of;  /* [olds] the replica that it becomes, where it does not end */
 } keep_work;
@@ -45,6 +47,7 @@ static void free_keeping(keep_work *keeping)
     free(keeping->surplus);
     free(keeping->kept);
     free(keeping->reaching);
+    free(keeping->kinds);
     free(keeping->old_of);
     free(keeping->new_of);
 }
@@ -58,13 +61,17 @@ static ek_status begin(keep_work *keeping)
     keeping->surplus = calloc(degrees, sizeof *keeping->surplus);
     keeping->kept = calloc((degrees + 1) * degrees, sizeof *keeping->kept);
     keeping->reaching = calloc(degrees, sizeof *keeping->reaching);
+    keeping->kinds = malloc((size_t)olds * sizeof *keeping->kinds);
     keeping->old_of = malloc((size_t)olds * sizeof *keeping->old_of);
     keeping->new_of = malloc((size_t)olds * sizeof *keeping->new_of);
     if (!keeping->labels || !keeping->cells || !keeping->surplus || !keeping->kept || !keeping->reaching ||
-        !keeping->old_of || !keeping->new_of)
+        !keeping->kinds || !keeping->old_of || !keeping->new_of)
         return ek_fail(EK_NO_MEMORY, "no memory to replan %u replicas", olds);
+    keeping->lowest = keeping->base_degree;
     for (size_t i = 0; i < keeping->candidates->count; i++) {
         const plan_candidate *candidate = &keeping->candidates->items[i];
+        if (candidate->degree < keeping->lowest)
+            keeping->lowest = candidate->degree;
         if (candidate->old != EK_NONE)
             keeping->cells[candidate->old / keeping->stages * degrees + candidate->degree]++;
     }
@@ -82,7 +89,7 @@ static int64_t *kept_at(const keep_work *keeping, uint32_t label, uint32_t degre
 static void count_in(keep_work *keeping, uint32_t old, int sign)
 {
     const uint32_t *cells = keeping->cells + (size_t)old * (keeping->base_degree + 1);
-    for (uint32_t degree = 1; degree <= keeping->base_degree; degree++)
+    for (uint32_t degree = keeping->lowest; degree <= keeping->base_degree; degree++)
         *kept_at(keeping, keeping->labels[old], degree) += sign * (int64_t)cells[degree];
 }
 
@@ -92,7 +99,7 @@ static int64_t most_kept(const keep_work *keeping)
     int64_t stay = 0, reaching = 0;
     uint32_t base_degree = keeping->base_degree;
     memset(keeping->reaching, 0, ((size_t)base_degree + 1) * sizeof *keeping->reaching);
-    for (uint32_t v = 1; v <= base_degree; v++) {
+    for (uint32_t v = keeping->lowest; v <= base_degree; v++) {
         reaching -= keeping->reaching[v]; /* v is no longer below their degree */
         keeping->reaching[v] = 0;
         for (uint32_t degree = v; degree <= base_degree; degree++) {
@@ -117,7 +124,7 @@ static int64_t most_kept(const keep_work *keeping)
 static uint32_t cells_up_to(const keep_work *keeping, uint32_t old, uint32_t degree)
 {
     uint32_t count = 0;
-    for (uint32_t d = 1; d <= degree; d++)
+    for (uint32_t d = keeping->lowest; d <= degree; d++)
         count += keeping->cells[(size_t)old * (keeping->base_degree + 1) + d];
     return count;
 }
@@ -162,8 +169,9 @@ static void rotate_labels(keep_work *keeping, const uint32_t *olds, uint32_t cou
 }
 
 /* One replica of each kind: replicas with the same label and the same cells are interchangeable. */
-static uint32_t list_kinds(const keep_work *keeping, uint32_t *kinds)
+static uint32_t list_kinds(const keep_work *keeping)
 {
+    uint32_t *kinds = keeping->kinds;
     size_t degrees = (size_t)keeping->base_degree + 1;
     uint32_t count = 0;
     for (uint32_t old = 0; old < keeping->olds; old++) {
@@ -193,8 +201,10 @@ static bool try_rotation(keep_work *keeping, const uint32_t *olds, uint32_t coun
 }
 
 /* The first rotation of two or three replicas of different kinds with which more cells stay. */
-static bool improve_once(keep_work *keeping, const uint32_t *kinds, uint32_t count, int64_t *best)
+static bool improve_once(keep_work *keeping, int64_t *best)
 {
+    const uint32_t *kinds = keeping->kinds;
+    uint32_t count = list_kinds(keeping);
     for (uint32_t a = 0; a < count; a++)
         for (uint32_t b = a + 1; b < count; b++)
             if (try_rotation(keeping, (uint32_t[]){kinds[a], kinds[b]}, 2, best))
@@ -210,8 +220,7 @@ static bool improve_once(keep_work *keeping, const uint32_t *kinds, uint32_t cou
 static void improve_labels(keep_work *keeping)
 {
     int64_t best = most_kept(keeping);
-    uint32_t *kinds = keeping->old_of; /* which is set later */
-    while (improve_once(keeping, kinds, list_kinds(keeping, kinds), &best))
+    while (improve_once(keeping, &best))
         ;
 }
 
@@ -229,7 +238,7 @@ static void choose_labels(keep_work *keeping, const uint32_t *degrees)
         count_in(keeping, old, 1);
     improve_labels(keeping);
     uint32_t next = 0;
-    for (uint32_t label = 1; label <= keeping->base_degree; label++)
+    for (uint32_t label = keeping->lowest; label <= keeping->base_degree; label++)
         for (uint32_t old = 0; old < keeping->olds; old++)
             if (keeping->labels[old] == label) {
                 keeping->new_of[old] = next;

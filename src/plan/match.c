@@ -88,9 +88,10 @@ static ek_status assign_row(matching *state, uint32_t start, uint32_t *choice)
         state->distance[column] = (plan_cost){PLAN_IMPOSSIBLE, 0};
         state->done[column] = false;
     }
-    uint32_t column = EK_NONE, row = start;
+    uint32_t column, row = start;
+    plan_cost reached = {0};
     for (;;) {
-        relax(state, row, column == EK_NONE ? (plan_cost){0} : state->distance[column]);
+        relax(state, row, reached);
         column = nearest(state);
         if (column == EK_NONE)
             return ek_fail(EK_INVALID, "row %u of %u can be assigned to none of %u columns", start, state->rows,
@@ -99,6 +100,7 @@ static ek_status assign_row(matching *state, uint32_t start, uint32_t *choice)
             break;
         state->done[column] = true;
         row = state->row_of[column];
+        reached = state->distance[column];
     }
     update_prices(state, start, state->distance[column]);
     while (column != EK_NONE) { /* hand columns on along the path */

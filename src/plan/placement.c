@@ -12,7 +12,7 @@ void ek_plan_placement_destroy(ek_plan_placement *placement)
 {
     if (!placement)
         return;
-    free(placement->cells ? placement->cells[0].slots : NULL); /* all lists */
+    free(placement->lists);
     free(placement->cells);
     free(placement->drop_orders);
     free(placement->sync_levels);
@@ -24,8 +24,8 @@ static ek_status allocate(ek_plan_placement **placement, uint32_t replicas, uint
 {
     size_t cells = (size_t)replicas * stages;
     ek_plan_placement *created = calloc(1, sizeof *created);
-    uint32_t *lists = malloc((2 * cells * base_degree + 1) * sizeof *lists);
     if (created) {
+        created->lists = malloc((2 * cells * base_degree + 1) * sizeof *created->lists);
         created->replicas = replicas;
         created->stages = stages;
         created->base_degree = base_degree;
@@ -33,12 +33,11 @@ static ek_status allocate(ek_plan_placement **placement, uint32_t replicas, uint
         created->drop_orders = calloc((size_t)stages * base_degree, sizeof *created->drop_orders);
         created->sync_levels = calloc(stages, sizeof *created->sync_levels);
     }
-    if (!created || !lists || !created->cells || !created->drop_orders || !created->sync_levels) {
-        free(lists);
+    if (!created || !created->lists || !created->cells || !created->drop_orders || !created->sync_levels) {
         ek_plan_placement_destroy(created);
         return ek_fail(EK_NO_MEMORY, "no memory for the placement of %u replicas", replicas);
     }
-    created->cells[0].slots = lists; /* also with no cells */
+    uint32_t *lists = created->lists;
     for (size_t cell = 0; cell < cells; cell++, lists += 2 * (size_t)base_degree) {
         created->cells[cell].slots = lists;
         created->cells[cell].roles = lists + base_degree;

@@ -18,6 +18,7 @@ typedef struct ek_placed_cell {
 struct ek_plan_placement {
     uint32_t replicas, stages, base_degree;
     ek_placed_cell *cells; /* [replicas][stages] */
+    uint32_t *lists;       /* what their lists lie in */
     uint32_t *drop_orders; /* [stages][base_degree] */
     uint32_t *sync_levels; /* [stages] how many of them are used */
 };

@@ -93,7 +93,7 @@ void ek_plan_destroy(ek_plan *plan)
         ek_membership_destroy(plan->memberships[stage]);
     for (size_t i = 0; i < plan->reshard_count; i++)
         free(plan->reshards[i].flows);
-    free(plan->cells ? plan->cells[0].slots : NULL); /* all lists */
+    free(plan->lists);
     free(plan->cells);
     free(plan->replica);
     free(plan->memberships);
@@ -127,9 +127,13 @@ static ek_status find_spares(ek_plan *plan)
         used[plan->cells[cell].domain] = true;
         plan->spare_slots -= plan->cells[cell].degree;
     }
-    for (uint32_t domain = 0; domain < inventory->domain_count; domain++)
+    uint64_t needed = (uint64_t)plan->parallel.dp * plan->stages, groups = 0; /* of whole domains, in order */
+    for (uint32_t domain = 0; domain < inventory->domain_count; domain++) {
         if (!used[domain] && inventory->domains[domain].live > 0)
             plan->spare_domains[plan->spare_domain_count++] = domain;
+        plan->spare_domains_used += used[domain] && groups >= needed;
+        groups += inventory->domains[domain].slots / plan->base_degree;
+    }
     free(used);
     return EK_OK;
 }
@@ -191,6 +195,7 @@ ek_status ek_plan_create(ek_plan **plan, const ek_plan_options *options)
     created->perf = options->perf;
     created->parallel = *parallel;
     created->policy = options->policy;
+    created->device_memory_bytes = options->hardware->memory_bytes;
     created->stages = parallel->pp;
     created->base_degree = parallel->tp;
     plan_candidates candidates = {0};
@@ -216,4 +221,16 @@ ek_status ek_plan_create(ek_plan **plan, const ek_plan_options *options)
     }
     *plan = created;
     return EK_OK;
+}
+
+double plan_most_memory(const ek_plan *plan)
+{
+    double most = 0;
+    for (uint32_t stage = 0; stage < plan->stages; stage++) {
+        ek_perf_memory memory;
+        uint32_t deepest = plan->base_degree - ek_membership_sync_level(plan->memberships[stage]);
+        ek_perf_rank_memory(plan->perf, stage, deepest, &memory);
+        most = memory.total > most ? memory.total : most;
+    }
+    return most;
 }

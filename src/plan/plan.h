@@ -52,6 +52,7 @@ typedef struct ek_plan {
     uint32_t replicas, stages, base_degree; /* replicas that there are cells for, at most what the job asks */
     uint32_t least_degree;                  /* at which a cell is used: min_tp, or above it the least that fits */
     ek_plan_cell *cells;                    /* [replicas][stages] */
+    uint32_t *lists;                        /* what the cells' lists lie in */
     ek_plan_replica *replica;               /* [replicas], the most reduced first */
     ek_membership **memberships;            /* [stages]: rank = replica * N + position, below; all unit groups */
     uint32_t *positions;                    /* [replicas][stages][N] the slot at a position, or EK_NONE: lost */
@@ -59,7 +60,9 @@ typedef struct ek_plan {
     size_t reshard_count;
     uint32_t *spare_domains; /* domains with live slots that no cell uses, in order */
     uint32_t spare_domain_count;
-    uint32_t spare_slots; /* live slots that no cell uses */
+    uint32_t spare_slots;        /* live slots that no cell uses */
+    uint32_t spare_domains_used; /* domains in use that the job would not use if nothing had failed */
+    double device_memory_bytes;
     /* reshard bytes of a step, summed over the whole job, and the most that one device sends or receives */
     double reshard_bytes, reshard_bytes_most;
     double step_seconds, whole_step_seconds; /* as planned; with no failure */
@@ -78,7 +81,7 @@ typedef struct ek_plan_options {
     double cap_watts, domain_watts; /* of ek_governor_options; 0: its defaults */
     const ek_plan_placement *from;  /* NULL: cells are packed in the order of domains. Otherwise as few move as degrees
                                        allow */
-    bool in_place;                  /* with `from`: no cell moves, whatever the degrees */
+    bool in_place; /* with `from`: no cell moves, whatever the degrees; GPUs that are back join theirs */
 } ek_plan_options;
 
 /* EK_INVALID begins with the key at fault ("parallel.dp: "): a job larger than the cluster, a degree above the domain,

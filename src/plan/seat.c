@@ -198,13 +198,12 @@ static ek_status seat_stage(seat_work *seating)
     return status;
 }
 
-/* The cells' lists lie one after the other in what the first one's begin. */
 static ek_status allocate_cells(ek_plan *plan, const plan_candidates *candidates, const uint32_t *chosen)
 {
     size_t count = (size_t)plan->replicas * plan->stages, slots = 0;
     for (size_t cell = 0; cell < count; cell++)
         slots += candidates->items[chosen[cell]].degree;
-    uint32_t *lists = malloc(2 * slots * sizeof *lists);
+    uint32_t *lists = plan->lists = malloc(2 * slots * sizeof *lists);
     if (!lists)
         return ek_fail(EK_NO_MEMORY, "no memory for the roles of %zu ranks", slots);
     for (size_t cell = 0; cell < count; cell++) {
@@ -226,7 +225,7 @@ ek_status plan_seat(ek_plan *plan, const plan_candidates *candidates, const uint
     EK_TRY(allocate_cells(plan, candidates, chosen));
     memset(plan->positions, 0xff, positions * plan->stages * sizeof *plan->positions);
     seat_work seating = {.plan = plan, .candidates = candidates, .chosen = chosen, .from = from};
-    seating.drop_order = malloc(plan->base_degree * sizeof *seating.drop_order);
+    seating.drop_order = calloc(plan->base_degree, sizeof *seating.drop_order);
     seating.dropped = malloc(plan->base_degree * sizeof *seating.dropped);
     seating.lost = malloc(positions * sizeof *seating.lost);
     ek_status status = EK_OK;

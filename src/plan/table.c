@@ -34,18 +34,6 @@ static const char *plural(uint32_t count)
 
 /* ------------------------------------------------------------------------------------------------- summary */
 
-static double most_memory(const ek_plan *plan)
-{
-    double most = 0;
-    for (uint32_t stage = 0; stage < plan->stages; stage++) {
-        ek_perf_memory memory;
-        uint32_t deepest = plan->base_degree - ek_membership_sync_level(plan->memberships[stage]);
-        ek_perf_rank_memory(plan->perf, stage, deepest, &memory);
-        most = memory.total > most ? memory.total : most;
-    }
-    return most;
-}
-
 static void print_summary(const ek_plan *plan, FILE *file)
 {
     static const char *const policies[] = {"keep", "shrink", "rebalance"};
@@ -67,14 +55,15 @@ static void print_summary(const ek_plan *plan, FILE *file)
     if (plan->least_degree > plan->parallel.min_tp)
         fprintf(file, "            below TP%u a rank's share does not fit its memory: such stages are not used\n",
                 plan->least_degree);
-    fprintf(file, "spares      %u domain%s, %u GPU%s in all\n", plan->spare_domain_count,
-            plural(plan->spare_domain_count), plan->spare_slots, plural(plan->spare_slots));
+    fprintf(file, "spares      %u domain%s in use, %u left; %u GPU%s without work\n", plan->spare_domains_used,
+            plural(plan->spare_domains_used), plan->spare_domain_count, plan->spare_slots, plural(plan->spare_slots));
     fprintf(file, "step        %.4g s; %.4g s with no failure\n", plan->step_seconds, plan->whole_step_seconds);
     fprintf(file, "throughput  %.4g samples/s, %.2f %% of no failure\n", plan->samples_per_second,
             100 * plan->samples_per_second / plan->whole_samples_per_second);
     fprintf(file, "reshard     %s a step in all, at most %s from one GPU\n", ek_bytes_text(plan->reshard_bytes, bytes),
             ek_bytes_text(plan->reshard_bytes_most, most));
-    fprintf(file, "memory      %s on the fullest rank\n", ek_bytes_text(most_memory(plan), bytes));
+    fprintf(file, "memory      %s of %s on the fullest rank\n", ek_bytes_text(plan_most_memory(plan), bytes),
+            ek_bytes_text(plan->device_memory_bytes, most));
 }
 
 /* ------------------------------------------------------------------------------------------------ replicas */

@@ -79,7 +79,7 @@ static void test_refused_numbers(void **state)
     } refused[] = {
         {{4, 6, 4, "d{domain}-n{node}"}, "cluster.node_gpus: found 4; it must divide cluster.domain_slots, 6"},
         {{1 << 20, 1 << 16, 1, "d{domain}-n{node}"},
-         "cluster.domains: 1048576 domains of 65536 slots are 68719476736 GPUs; fewer than 2^32 are allowed"},
+         "cluster.domains: 1048576 domains of 65536 slots are 68719476736 GPUs; at most 16777216 are allowed"},
         {{4, 8, 4, "d{domain}"},
          "cluster.host: found \"d{domain}\"; {domain} and {node} are needed in it, as in d{domain}-n{node}"},
         {{4, 8, 8, "n{node}"},

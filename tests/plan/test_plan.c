@@ -98,6 +98,21 @@ static void test_half_a_domain(void **state)
     planned_destroy(&planned);
 }
 
+/* The fifth domain of five takes the place of the damaged one. */
+static void test_spare_domain(void **state)
+{
+    (void)state;
+    test_plan planned;
+    const test_cluster cluster = {5, 4, 2, ".xxxxxxxxxxxxxxxxxxx"};
+    planned_create(&planned, &cluster, 2, 2, 4, NULL);
+    assert_int_equal(planned.plan->replica[0].least_degree, 4);
+    assert_int_equal(planned.plan->spare_domains_used, 1);
+    assert_int_equal(planned.plan->spare_domain_count, 1);
+    assert_int_equal(planned.plan->spare_domains[0], 0);
+    assert_int_equal(planned.plan->spare_slots, 3);
+    planned_destroy(&planned);
+}
+
 static void test_no_failure(void **state)
 {
     (void)state;
@@ -108,6 +123,7 @@ static void test_no_failure(void **state)
     assert_true(planned.plan->samples_per_second == planned.plan->whole_samples_per_second);
     assert_true(planned.plan->reshard_bytes == 0);
     assert_int_equal(planned.plan->reshard_count, 0);
+    assert_int_equal(planned.plan->spare_domains_used, 0);
     assert_int_equal(planned.plan->spare_domain_count, 1); /* the last: the first ones are used */
     assert_int_equal(planned.plan->spare_domains[0], 4);
     planned_destroy(&planned);
@@ -398,10 +414,10 @@ static void test_random_clusters(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_by_hand),         cmocka_unit_test(test_large_domain),
-        cmocka_unit_test(test_half_a_domain),   cmocka_unit_test(test_no_failure),
-        cmocka_unit_test(test_refusals),        cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_random_clusters),
+        cmocka_unit_test(test_by_hand),       cmocka_unit_test(test_large_domain),
+        cmocka_unit_test(test_half_a_domain), cmocka_unit_test(test_spare_domain),
+        cmocka_unit_test(test_no_failure),    cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_memory),        cmocka_unit_test(test_random_clusters),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -52,7 +52,7 @@ static void assert_same_placement(const ek_plan_placement *a, const ek_plan_plac
 typedef struct random_job {
     char live[SLOTS_MOST + 1];
     test_cluster cluster;
-    uint32_t dp, pp, tp, slots;
+    uint32_t dp, most_dp, pp, tp, slots;
 } random_job;
 
 static random_job make_random(uint64_t trial)
@@ -62,7 +62,8 @@ static random_job make_random(uint64_t trial)
     uint32_t groups = 1 + (uint32_t)(ek_random_u64(1, trial, 2) % 2); /* of a domain */
     uint32_t slots = groups * made.tp + (uint32_t)(ek_random_u64(1, trial, 3) % 2);
     uint32_t domains = made.pp + (uint32_t)(ek_random_u64(1, trial, 4) % 3);
-    made.dp = 1 + (uint32_t)(ek_random_u64(1, trial, 5) % (groups * domains / made.pp));
+    made.most_dp = groups * domains / made.pp;
+    made.dp = 1 + (uint32_t)(ek_random_u64(1, trial, 5) % made.most_dp);
     made.slots = slots * domains;
     assert_true(made.slots <= SLOTS_MOST);
     memset(made.live, 'x', made.slots);
@@ -207,6 +208,8 @@ static void test_random_histories(void **state)
                 break;
             assert_nothing_moves(&planned, plan, folder);
             change_some(&job, trial, round);
+            if (ek_random_u64(4, trial, round) % 4 == 0) /* a job may be larger or smaller than the one before */
+                job.dp = 1 + (uint32_t)(ek_random_u64(4, trial, 8 + round) % job.most_dp);
         }
         ek_plan_destroy(before);
         planned_destroy(&planned_before);
@@ -317,6 +320,38 @@ static void test_exchange_by_hand(void **state)
     planned_destroy(&after);
 }
 
+/* A GPU that is back joins its cell, without a move; it fetches its quarter, the others just let go of it. */
+static void test_repair_by_hand(void **state)
+{
+    (void)state;
+    test_plan before, after;
+    test_cluster cluster = {2, 4, 4, "xxxxx.xx"};
+    planned_create(&before, &cluster, 2, 1, 4, NULL);
+    cluster.live = "xxxxxxxx";
+    planned_prepare(&after, &cluster, 2, 1, 4, NULL);
+    ek_plan_placement *from;
+    assert_ok(ek_plan_placement_of(&from, before.plan, after.inventory));
+    after.options.from = from;
+    for (int in_place = 0; in_place < 2; in_place++) {
+        ek_plan_change *change;
+        after.options.in_place = in_place;
+        assert_ok(ek_plan_create(&after.plan, &after.options));
+        assert_int_equal(after.plan->replica[0].least_degree, 4);
+        assert_ok(ek_plan_change_create(&change, after.plan, after.plan, from, &change_options));
+        assert_int_equal(change->move_count, 0);
+        /* a quarter of 12 layers and two vocabulary tensors, 14 bytes a parameter */
+        double head = 4 * 768 * 64 + 3 * 64, block = 2 * 768 * 64 + 64, rows = 768 * 64;
+        assert_true(change->bytes == 14 * (12 * (3 * head + 12 * block) + 2 * 48 * rows));
+        assert_true(change->bytes_most == change->bytes);
+        ek_plan_change_destroy(change);
+        ek_plan_destroy(after.plan);
+        after.plan = NULL;
+    }
+    ek_plan_placement_destroy(from);
+    planned_destroy(&before);
+    planned_destroy(&after);
+}
+
 /* ----------------------------------------------------------------------------------- files that are no plan */
 
 static void test_refused_files(void **state)
@@ -371,9 +406,8 @@ static void test_refused_files(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_histories),
-        cmocka_unit_test(test_in_place_is_recovery),
-        cmocka_unit_test(test_exchange_by_hand),
+        cmocka_unit_test(test_random_histories), cmocka_unit_test(test_in_place_is_recovery),
+        cmocka_unit_test(test_exchange_by_hand), cmocka_unit_test(test_repair_by_hand),
         cmocka_unit_test(test_refused_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
