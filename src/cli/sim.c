@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/options.h"
+#include "report/report.h"
 #include "sim/output.h"
 #include "sim/study.h"
 
@@ -114,12 +115,17 @@ static void print_results(const command_line *given, const ek_study *study)
         printf("%-16s %s\n", json_string_value(json_object_get(fact, "name")),
                json_string_value(json_object_get(fact, "value")));
     }
-    printf("%s/report.html", given->folder);
-    const char *name;
+    const char *name, *before = ": ";
     json_t *table;
+    printf("%s", given->folder);
+    if (ek_report_included()) {
+        printf("%sreport.html", before);
+        before = ", ";
+    }
     json_object_foreach(study->tables, name, table)
     {
-        printf(", %s.csv", name);
+        printf("%s%s.csv", before, name);
+        before = ", ";
     }
     putchar('\n');
 }

@@ -41,11 +41,11 @@ static bool write_page(FILE *file, const json_t *page)
            fwrite(mark + strlen(MARK), 1, after, file) == after;
 }
 
-/* What is no regular file (/dev/null) must not be replaced by one. */
+/* What is no regular file (/dev/null), a link too (/dev/stdout), must not be replaced by one. */
 static ek_status check_target(const char *path)
 {
     struct stat found;
-    if (stat(path, &found) == 0 && !S_ISREG(found.st_mode))
+    if (lstat(path, &found) == 0 && !S_ISREG(found.st_mode))
         return ek_fail(EK_IO, "%s: is no regular file; name a file that can be written", path);
     return EK_OK;
 }
@@ -77,7 +77,17 @@ ek_status ek_report_write(const char *path, const json_t *page)
     return status;
 }
 
+bool ek_report_included(void)
+{
+    return true;
+}
+
 #else
+
+bool ek_report_included(void)
+{
+    return false;
+}
 
 ek_status ek_report_write(const char *path, const json_t *page)
 {

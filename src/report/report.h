@@ -44,6 +44,9 @@
 
 #include <evenkeel.h>
 
+/* Whether this build carries the page (-DEK_REPORT=ON). */
+bool ek_report_included(void);
+
 /* Writes the page to `path` (under another name first, then renamed). EK_IO: it cannot be written, and there is nothing
  * of it. EK_INVALID: this build has no page (-DEK_REPORT=OFF). */
 ek_status ek_report_write(const char *path, const json_t *page);

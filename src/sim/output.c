@@ -140,7 +140,7 @@ static ek_status act_on(ek_status (*act)(const output_file *output), const char 
     return act(&output);
 }
 
-/* Acts on every file of the study, the page last; the first failure ends it. */
+/* Acts on every file of the study, the page last, if this build has one; the first failure ends it. */
 static ek_status on_each_file(ek_status (*act)(const output_file *output), const char *folder, const ek_study *study,
                               const json_t *page)
 {
@@ -151,7 +151,7 @@ static ek_status on_each_file(ek_status (*act)(const output_file *output), const
         EK_TRY(act_on(act, folder, name, ".csv", table, write_csv));
         EK_TRY(act_on(act, folder, name, ".json", table, write_json));
     }
-    return act_on(act, folder, "report", ".html", page, NULL);
+    return ek_report_included() ? act_on(act, folder, "report", ".html", page, NULL) : EK_OK;
 }
 
 ek_status ek_output_write(const char *folder, const ek_study *study)
