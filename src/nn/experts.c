@@ -45,7 +45,7 @@ EK_CLONES static void add_back(float *rows, const float *results, const float *s
 
 void ek_experts_forward(float *out, float *in, float *hidden, float *activated, float *scratch, const float *rows,
                         const float *weights, const float *gate_up, const float *down, const ek_routes *routes,
-                        size_t N, size_t C, size_t F)
+                        size_t C, size_t F)
 {
     gather(in, rows, routes, C);
     for (size_t u = 0; u < routes->U; u++) {
@@ -56,7 +56,6 @@ void ek_experts_forward(float *out, float *in, float *hidden, float *activated, 
         ek_swiglu_forward(activated + first * F, hidden + first * 2 * F, count, F, F);
         ek_linear_by_input_forward(scratch + first * C, activated + first * F, down + u * F * C, count, F, C);
     }
-    memset(out, 0, N * C * sizeof *out);
     add_back(out, scratch, weights, routes, C);
 }
 
@@ -102,6 +101,5 @@ void ek_experts_backward(float *d_rows, float *d_weights, float *d_gate_up, floa
         ek_linear_backward(scratch + first * C, d_gate_up + u * 2 * F * C, hidden + first * 2 * F, in + first * C,
                            gate_up + u * 2 * F * C, count, C, 2 * F);
     }
-    memset(d_rows, 0, N * C * sizeof *d_rows);
     add_back(d_rows, scratch, NULL, routes, C);
 }

@@ -104,13 +104,13 @@ typedef struct ek_routes {
  * room for N k. */
 void ek_routes_find(ek_routes *routes, const uint32_t *choices, const uint32_t *held, size_t N);
 
-/* out (N,C) = the sum over a row's experts that are held of weight * SwiGLU FFN(row); rows without one are 0. gate_up
+/* Adds to out (N,C) the sum over a row's experts that are held of weight * SwiGLU FFN(row). gate_up
  * (U,2F,C): gate rows, then up rows; down (U,F,C). in (R,C), hidden (R,2F), activated (R,F) are kept for backward, R =
  * first[U] routes. scratch (R,C). */
 void ek_experts_forward(float *out, float *in, float *hidden, float *activated, float *scratch, const float *rows,
                         const float *weights, const float *gate_up, const float *down, const ek_routes *routes,
-                        size_t N, size_t C, size_t F);
-/* d_rows (N,C) and d_weights (N,k), 0 for what is not held; adds to d_gate_up and d_down. Overwrites hidden and
+                        size_t C, size_t F);
+/* Adds to d_rows (N,C), d_gate_up and d_down; d_weights (N,k) is 0 for what is not held. Overwrites hidden and
  * activated; d_activated (R,F) and scratch (R,C) are scratch. */
 void ek_experts_backward(float *d_rows, float *d_weights, float *d_gate_up, float *d_down, float *hidden,
                          float *activated, float *d_activated, float *scratch, const float *d_out, const float *in,

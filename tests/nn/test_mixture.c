@@ -109,12 +109,11 @@ static void run_part(device_part *part, const float *weights, const uint32_t *ex
         memcpy(gate_up + u * 2 * F * C, inputs + GATE_UP + (size_t)experts[u] * 2 * F * C, sizeof(float[2 * F * C]));
         memcpy(down + u * F * C, inputs + DOWN + (size_t)experts[u] * F * C, sizeof(float[F * C]));
     }
-    memset(part, 0xff, sizeof *part); /* NaN: all but the weights' gradients must be overwritten */
-    memset(part->d_gate_up, 0, sizeof part->d_gate_up + sizeof part->d_down);
+    memset(part, 0, sizeof *part);
+    memset(part->d_weights, 0xff, sizeof part->d_weights); /* NaN: these must be overwritten */
     ek_routes routes = {.U = U, .k = K, .first = first, .choice = choice};
     ek_routes_find(&routes, choices, held, N);
-    ek_experts_forward(part->out, in, hidden, activated, scratch, inputs + ROWS, weights, gate_up, down, &routes, N, C,
-                       F);
+    ek_experts_forward(part->out, in, hidden, activated, scratch, inputs + ROWS, weights, gate_up, down, &routes, C, F);
     ek_experts_backward(part->d_rows, part->d_weights, part->d_gate_up, part->d_down, hidden, activated, d_activated,
                         scratch, d_out, in, weights, gate_up, down, &routes, N, C, F);
 }
