@@ -68,6 +68,8 @@ static ek_status check(const command_line *given)
         return ek_fail(EK_INVALID, "--state is for evenkeel power restore");
     if (given->restore && (given->backend || given->path))
         return ek_fail(EK_INVALID, "--backend and --path are for evenkeel power show");
+    if (given->backend && strcmp(given->backend, "emulated") == 0 && !given->path)
+        return ek_fail(EK_INVALID, "--backend emulated: --path is needed too: the file that a job's power.path names");
     return EK_OK;
 }
 

@@ -34,6 +34,7 @@ struct ek_model {
     size_t C, T, D, G, R, F, V;
     size_t U; /* experts held */
     size_t micro_batch;
+    uint64_t flops; /* done in all passes so far */
 
     float *arena;               /* of this rank alone */
     float *reduced;             /* what the ranks of the replica reduce: engine memory, if there is an engine */

@@ -42,7 +42,8 @@ static ek_status choose(ek_model *model, uint32_t l, float *const *weights, size
 {
     ek_mixture *mixture = model->layers[l].mixture;
     size_t N = B * model->T, C = model->C, E = model->config.experts, k = model->config.top_k;
-    ek_linear_forward(mixture->probabilities, model->layers[l].ffn_in, weights[EK_LAYER_ROUTER], N, C, E);
+    model->flops +=
+        ek_linear_forward(mixture->probabilities, model->layers[l].ffn_in, weights[EK_LAYER_ROUTER], N, C, E);
     ek_router_softmax(mixture->probabilities, N, E);
     ek_router_choose(mixture->choices, mixture->probabilities, N, E, k);
     if (model->route)
@@ -66,9 +67,10 @@ static ek_status run_experts(ek_model *model, ek_mixture *mixture, float *const 
     EK_TRY(reserve_floats(&mixture->hidden, R * 2 * F));
     EK_TRY(reserve_floats(&mixture->activated, R * F));
     EK_TRY(reserve_floats(&model->mixtures.expert_out, R * C));
-    ek_experts_forward(out, mixture->in.memory, mixture->hidden.memory, mixture->activated.memory,
-                       model->mixtures.expert_out.memory, rows, choice_weights, weights[EK_LAYER_EXPERTS_GATE_UP],
-                       weights[EK_LAYER_EXPERTS_DOWN], &mixture->routes, C, F);
+    model->flops +=
+        ek_experts_forward(out, mixture->in.memory, mixture->hidden.memory, mixture->activated.memory,
+                           model->mixtures.expert_out.memory, rows, choice_weights, weights[EK_LAYER_EXPERTS_GATE_UP],
+                           weights[EK_LAYER_EXPERTS_DOWN], &mixture->routes, C, F);
     return EK_OK;
 }
 
@@ -108,10 +110,11 @@ static ek_status run_experts_backward(ek_model *model, ek_mixture *mixture, floa
     ek_mixture_scratch *scratch = &model->mixtures;
     EK_TRY(reserve_floats(&scratch->expert_out, R * C));
     EK_TRY(reserve_floats(&scratch->d_activated, R * F));
-    ek_experts_backward(d_rows, d_weights, gradients[EK_LAYER_EXPERTS_GATE_UP], gradients[EK_LAYER_EXPERTS_DOWN],
-                        mixture->hidden.memory, mixture->activated.memory, scratch->d_activated.memory,
-                        scratch->expert_out.memory, d_out, mixture->in.memory, choice_weights,
-                        weights[EK_LAYER_EXPERTS_GATE_UP], weights[EK_LAYER_EXPERTS_DOWN], &mixture->routes, M, C, F);
+    model->flops += ek_experts_backward(
+        d_rows, d_weights, gradients[EK_LAYER_EXPERTS_GATE_UP], gradients[EK_LAYER_EXPERTS_DOWN],
+        mixture->hidden.memory, mixture->activated.memory, scratch->d_activated.memory, scratch->expert_out.memory,
+        d_out, mixture->in.memory, choice_weights, weights[EK_LAYER_EXPERTS_GATE_UP], weights[EK_LAYER_EXPERTS_DOWN],
+        &mixture->routes, M, C, F);
     return EK_OK;
 }
 
@@ -149,8 +152,8 @@ void ek_mixture_router_backward(ek_model *model, uint32_t l, float *const *weigh
     float *d_logits = model->mixtures.d_logits;
     ek_router_backward(d_logits, model->branch + N * C, mixture->probabilities, mixture->weights, mixture->choices,
                        mixture->fractions, balance_scale, B, T, E, k);
-    ek_gemm(model->branch, C, 1.0f, (ek_matrix){d_logits, E, false}, (ek_matrix){weights[EK_LAYER_ROUTER], C, false},
-            1.0f, N, C, E);
-    ek_gemm(gradients[EK_LAYER_ROUTER], C, 1.0f, (ek_matrix){d_logits, E, true}, (ek_matrix){layer->ffn_in, C, false},
-            1.0f, E, C, N);
+    model->flops += ek_gemm(model->branch, C, 1.0f, (ek_matrix){d_logits, E, false},
+                            (ek_matrix){weights[EK_LAYER_ROUTER], C, false}, 1.0f, N, C, E);
+    model->flops += ek_gemm(gradients[EK_LAYER_ROUTER], C, 1.0f, (ek_matrix){d_logits, E, true},
+                            (ek_matrix){layer->ffn_in, C, false}, 1.0f, E, C, N);
 }

@@ -228,6 +228,11 @@ void ek_model_destroy(ek_model *model)
     free(model);
 }
 
+uint64_t ek_model_flops(const ek_model *model)
+{
+    return model->flops;
+}
+
 void ek_model_regroup(ek_model *model, ek_group *tp)
 {
     model->tp = tp;

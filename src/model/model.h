@@ -129,4 +129,8 @@ ek_status ek_model_forward(ek_model *model, float *const *weights, const uint32_
 ek_status ek_model_backward(ek_model *model, float *const *weights, float *const *gradients, const uint32_t *tokens,
                             uint32_t B, float scale, bool last);
 
+/* The floating-point operations that this rank has done in the model's passes so far: those of its matrix products,
+ * attention's among them, counted as they run. What a pass did before a status ended it counts too. */
+uint64_t ek_model_flops(const ek_model *model);
+
 #endif

@@ -48,10 +48,10 @@ static void pick(float **picked, const ek_layer_activations *layer, float *const
 static ek_status attention_forward(ek_model *model, const ek_layer_activations *layer, float *const *weights, size_t B)
 {
     size_t C = model->C, T = model->T, D = model->D, G = model->G, R = model->R, N = B * T;
-    ek_linear_forward(layer->qkv, layer->attention_in, weights[EK_LAYER_QKV], N, C, G * (R + 2) * D);
+    model->flops += ek_linear_forward(layer->qkv, layer->attention_in, weights[EK_LAYER_QKV], N, C, G * (R + 2) * D);
     ek_rope_forward(layer->qkv, model->rope, B, T, G, R, D);
-    ek_attention_forward(layer->heads, layer->probabilities, layer->qkv, B, T, G, R, D);
-    ek_linear_by_input_forward(model->branch, layer->heads, weights[EK_LAYER_OUT], N, G * R * D, C);
+    model->flops += ek_attention_forward(layer->heads, layer->probabilities, layer->qkv, B, T, G, R, D);
+    model->flops += ek_linear_by_input_forward(model->branch, layer->heads, weights[EK_LAYER_OUT], N, G * R * D, C);
     return reduce(model, model->branch, N * C, EK_SUM);
 }
 
@@ -61,9 +61,9 @@ static ek_status ffn_forward(ek_model *model, uint32_t l, float *const *weights,
     const ek_layer_activations *layer = &model->layers[l];
     size_t C = model->C, F = model->F, N = B * model->T;
     if (layer->gate_up) {
-        ek_linear_forward(layer->gate_up, layer->ffn_in, weights[EK_LAYER_GATE_UP], N, C, 2 * F);
+        model->flops += ek_linear_forward(layer->gate_up, layer->ffn_in, weights[EK_LAYER_GATE_UP], N, C, 2 * F);
         ek_swiglu_forward(layer->activated, layer->gate_up, N, F, model->config.ffn_block);
-        ek_linear_by_input_forward(model->branch, layer->activated, weights[EK_LAYER_DOWN], N, F, C);
+        model->flops += ek_linear_by_input_forward(model->branch, layer->activated, weights[EK_LAYER_DOWN], N, F, C);
     } else {
         memset(model->branch, 0, N * C * sizeof *model->branch);
     }
@@ -108,7 +108,8 @@ ek_status ek_model_forward(ek_model *model, float *const *weights, const uint32_
     double balance = 0.0;
     EK_TRY(layers_forward(model, weights, B, &balance));
 
-    ek_linear_forward(model->logits, model->normed, weights[ek_model_head_tensor(&model->config)], N, C, V);
+    model->flops +=
+        ek_linear_forward(model->logits, model->normed, weights[ek_model_head_tensor(&model->config)], N, C, V);
     ek_cross_entropy_max(model->max, model->logits, N, V);
     EK_TRY(reduce(model, model->max, N, EK_MAX));
     ek_cross_entropy_sums(model->sums, model->logits, model->max, model->targets, model->row_of, N, V);
@@ -124,11 +125,11 @@ static ek_status ffn_backward(ek_model *model, uint32_t l, float *const *weights
     const ek_layer_activations *layer = &model->layers[l];
     size_t C = model->C, F = model->F, N = B * model->T;
     if (layer->gate_up) {
-        ek_linear_by_input_backward(model->d_activated, gradients[EK_LAYER_DOWN], model->d_residual, layer->activated,
-                                    weights[EK_LAYER_DOWN], N, F, C);
+        model->flops += ek_linear_by_input_backward(model->d_activated, gradients[EK_LAYER_DOWN], model->d_residual,
+                                                    layer->activated, weights[EK_LAYER_DOWN], N, F, C);
         ek_swiglu_backward(layer->gate_up, model->d_activated, N, F, model->config.ffn_block);
-        ek_linear_backward(model->branch, gradients[EK_LAYER_GATE_UP], layer->gate_up, layer->ffn_in,
-                           weights[EK_LAYER_GATE_UP], N, C, 2 * F);
+        model->flops += ek_linear_backward(model->branch, gradients[EK_LAYER_GATE_UP], layer->gate_up, layer->ffn_in,
+                                           weights[EK_LAYER_GATE_UP], N, C, 2 * F);
     } else {
         memset(model->branch, 0, N * C * sizeof *model->branch);
     }
@@ -146,13 +147,13 @@ static ek_status attention_backward(ek_model *model, const ek_layer_activations 
                                     float *const *gradients, size_t B)
 {
     size_t C = model->C, T = model->T, D = model->D, G = model->G, R = model->R, N = B * T;
-    ek_linear_by_input_backward(model->d_heads, gradients[EK_LAYER_OUT], model->d_residual, layer->heads,
-                                weights[EK_LAYER_OUT], N, G * R * D, C);
-    ek_attention_backward(model->d_qkv, model->d_heads, layer->heads, layer->probabilities, layer->qkv,
-                          model->attention_scratch, B, T, G, R, D);
+    model->flops += ek_linear_by_input_backward(model->d_heads, gradients[EK_LAYER_OUT], model->d_residual,
+                                                layer->heads, weights[EK_LAYER_OUT], N, G * R * D, C);
+    model->flops += ek_attention_backward(model->d_qkv, model->d_heads, layer->heads, layer->probabilities, layer->qkv,
+                                          model->attention_scratch, B, T, G, R, D);
     ek_rope_backward(model->d_qkv, model->rope, B, T, G, R, D);
-    ek_linear_backward(model->branch, gradients[EK_LAYER_QKV], model->d_qkv, layer->attention_in, weights[EK_LAYER_QKV],
-                       N, C, G * (R + 2) * D);
+    model->flops += ek_linear_backward(model->branch, gradients[EK_LAYER_QKV], model->d_qkv, layer->attention_in,
+                                       weights[EK_LAYER_QKV], N, C, G * (R + 2) * D);
     EK_TRY(reduce(model, model->branch, N * C, EK_SUM));
     ek_rmsnorm_backward(model->d_residual, gradients[EK_LAYER_ATTENTION_NORM], model->branch, layer->in,
                         layer->attention_inverse_rms, weights[EK_LAYER_ATTENTION_NORM], N, C);
@@ -164,7 +165,8 @@ static ek_status head_backward(ek_model *model, float *const *weights, float *co
     size_t C = model->C, V = model->V;
     size_t head = ek_model_head_tensor(&model->config), norm = ek_model_norm_tensor(&model->config);
     ek_cross_entropy_backward(model->logits, model->sums, model->targets, model->row_of, scale, N, V);
-    ek_linear_backward(model->branch, gradients[head], model->logits, model->normed, weights[head], N, C, V);
+    model->flops +=
+        ek_linear_backward(model->branch, gradients[head], model->logits, model->normed, weights[head], N, C, V);
     EK_TRY(reduce(model, model->branch, N * C, EK_SUM));
     memset(model->d_residual, 0, N * C * sizeof *model->d_residual);
     ek_rmsnorm_backward(model->d_residual, gradients[norm], model->branch, model->last, model->last_inverse_rms,

@@ -84,27 +84,30 @@ static head_place place_head(size_t b, size_t head, size_t T, size_t G, size_t R
     return place;
 }
 
-static void head_forward(float *out, float *probabilities, const float *qkv, head_place place, size_t T, size_t D)
+static uint64_t head_forward(float *out, float *probabilities, const float *qkv, head_place place, size_t T, size_t D)
 {
     ek_matrix key_t = {qkv + place.key, place.in_stride, true};
     ek_matrix value = {qkv + place.value, place.in_stride, false};
+    uint64_t flops = 0;
     for (size_t first = 0; first < T; first += ROWS) {
         size_t keys = smaller(first + ROWS, T), rows = keys - first;
         float *p = probabilities + place.probabilities + block_offset(first);
         ek_matrix query = {qkv + place.query + first * place.in_stride, place.in_stride, false};
-        ek_gemm(p, keys, 1.0f / sqrtf((float)D), query, key_t, 0.0f, rows, keys, D);
+        flops += ek_gemm(p, keys, 1.0f / sqrtf((float)D), query, key_t, 0.0f, rows, keys, D);
         softmax_block(p, first, rows, keys);
-        ek_gemm(out + place.out + first * place.out_stride, place.out_stride, 1.0f, (ek_matrix){p, keys, false}, value,
-                0.0f, rows, D, keys);
+        flops += ek_gemm(out + place.out + first * place.out_stride, place.out_stride, 1.0f,
+                         (ek_matrix){p, keys, false}, value, 0.0f, rows, D, keys);
     }
+    return flops;
 }
 
 /* Sets the head's part of d_qkv; d_key and d_value are added to where `add`, because another head set them. */
-static void head_backward(float *d_qkv, const float *d_out, const float *out, const float *probabilities,
-                          const float *qkv, float *d_p, head_place place, bool add, size_t T, size_t D)
+static uint64_t head_backward(float *d_qkv, const float *d_out, const float *out, const float *probabilities,
+                              const float *qkv, float *d_p, head_place place, bool add, size_t T, size_t D)
 {
     size_t in_stride = place.in_stride, out_stride = place.out_stride;
     float scale = 1.0f / sqrtf((float)D);
+    uint64_t flops = 0;
     ek_matrix key = {qkv + place.key, in_stride, false}, value_t = {qkv + place.value, in_stride, true};
     for (size_t end = T; end > 0; end = (end - 1) / ROWS * ROWS) { /* the last block first: it meets every key */
         size_t keys = end, first = (end - 1) / ROWS * ROWS, rows = keys - first;
@@ -112,27 +115,32 @@ static void head_backward(float *d_qkv, const float *d_out, const float *out, co
         const float *p = probabilities + place.probabilities + block_offset(first);
         size_t row_out = place.out + first * out_stride, row_query = place.query + first * in_stride;
         ek_matrix d_rows = {d_out + row_out, out_stride, false}, query = {qkv + row_query, in_stride, false};
-        ek_gemm(d_qkv + place.value, in_stride, 1.0f, (ek_matrix){p, keys, true}, d_rows, beta, keys, D, rows);
-        ek_gemm(d_p, keys, 1.0f, d_rows, value_t, 0.0f, rows, keys, D);
+        flops += ek_gemm(d_qkv + place.value, in_stride, 1.0f, (ek_matrix){p, keys, true}, d_rows, beta, keys, D, rows);
+        flops += ek_gemm(d_p, keys, 1.0f, d_rows, value_t, 0.0f, rows, keys, D);
         softmax_block_backward(d_p, p, out + row_out, d_out + row_out, out_stride, rows, keys, D);
-        ek_gemm(d_qkv + row_query, in_stride, scale, (ek_matrix){d_p, keys, false}, key, 0.0f, rows, D, keys);
-        ek_gemm(d_qkv + place.key, in_stride, scale, (ek_matrix){d_p, keys, true}, query, beta, keys, D, rows);
+        flops += ek_gemm(d_qkv + row_query, in_stride, scale, (ek_matrix){d_p, keys, false}, key, 0.0f, rows, D, keys);
+        flops += ek_gemm(d_qkv + place.key, in_stride, scale, (ek_matrix){d_p, keys, true}, query, beta, keys, D, rows);
     }
+    return flops;
 }
 
-void ek_attention_forward(float *out, float *probabilities, const float *qkv, size_t B, size_t T, size_t G, size_t R,
-                          size_t D)
+uint64_t ek_attention_forward(float *out, float *probabilities, const float *qkv, size_t B, size_t T, size_t G,
+                              size_t R, size_t D)
 {
+    uint64_t flops = 0;
     for (size_t b = 0; b < B; b++)
         for (size_t head = 0; head < G * R; head++)
-            head_forward(out, probabilities, qkv, place_head(b, head, T, G, R, D), T, D);
+            flops += head_forward(out, probabilities, qkv, place_head(b, head, T, G, R, D), T, D);
+    return flops;
 }
 
-void ek_attention_backward(float *d_qkv, const float *d_out, const float *out, const float *probabilities,
-                           const float *qkv, float *scratch, size_t B, size_t T, size_t G, size_t R, size_t D)
+uint64_t ek_attention_backward(float *d_qkv, const float *d_out, const float *out, const float *probabilities,
+                               const float *qkv, float *scratch, size_t B, size_t T, size_t G, size_t R, size_t D)
 {
+    uint64_t flops = 0;
     for (size_t b = 0; b < B; b++)
         for (size_t head = 0; head < G * R; head++)
-            head_backward(d_qkv, d_out, out, probabilities, qkv, scratch, place_head(b, head, T, G, R, D), head % R > 0,
-                          T, D);
+            flops += head_backward(d_qkv, d_out, out, probabilities, qkv, scratch, place_head(b, head, T, G, R, D),
+                                   head % R > 0, T, D);
+    return flops;
 }

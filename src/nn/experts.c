@@ -43,20 +43,22 @@ EK_CLONES static void add_back(float *rows, const float *results, const float *s
     }
 }
 
-void ek_experts_forward(float *out, float *in, float *hidden, float *activated, float *scratch, const float *rows,
-                        const float *weights, const float *gate_up, const float *down, const ek_routes *routes,
-                        size_t C, size_t F)
+uint64_t ek_experts_forward(float *out, float *in, float *hidden, float *activated, float *scratch, const float *rows,
+                            const float *weights, const float *gate_up, const float *down, const ek_routes *routes,
+                            size_t C, size_t F)
 {
+    uint64_t flops = 0;
     gather(in, rows, routes, C);
     for (size_t u = 0; u < routes->U; u++) {
         size_t first = routes->first[u], count = routes->first[u + 1] - first;
         if (!count)
             continue;
-        ek_linear_forward(hidden + first * 2 * F, in + first * C, gate_up + u * 2 * F * C, count, C, 2 * F);
+        flops += ek_linear_forward(hidden + first * 2 * F, in + first * C, gate_up + u * 2 * F * C, count, C, 2 * F);
         ek_swiglu_forward(activated + first * F, hidden + first * 2 * F, count, F, F);
-        ek_linear_by_input_forward(scratch + first * C, activated + first * F, down + u * F * C, count, F, C);
+        flops += ek_linear_by_input_forward(scratch + first * C, activated + first * F, down + u * F * C, count, F, C);
     }
     add_back(out, scratch, weights, routes, C);
+    return flops;
 }
 
 /* The gradient by a choice's weight is the product of d_out with what its expert gave, or, which saves keeping that, of
@@ -76,18 +78,19 @@ EK_CLONES static void weigh(float *d_weights, float *activated, float *d_activat
     }
 }
 
-void ek_experts_backward(float *d_rows, float *d_weights, float *d_gate_up, float *d_down, float *hidden,
-                         float *activated, float *d_activated, float *scratch, const float *d_out, const float *in,
-                         const float *weights, const float *gate_up, const float *down, const ek_routes *routes,
-                         size_t N, size_t C, size_t F)
+uint64_t ek_experts_backward(float *d_rows, float *d_weights, float *d_gate_up, float *d_down, float *hidden,
+                             float *activated, float *d_activated, float *scratch, const float *d_out, const float *in,
+                             const float *weights, const float *gate_up, const float *down, const ek_routes *routes,
+                             size_t N, size_t C, size_t F)
 {
     size_t U = routes->U;
+    uint64_t flops = 0;
     gather(scratch, d_out, routes, C);
     for (size_t u = 0; u < U; u++) {
         size_t first = routes->first[u], count = routes->first[u + 1] - first;
         if (count)
-            ek_gemm(d_activated + first * F, F, 1.0f, (ek_matrix){scratch + first * C, C, false},
-                    (ek_matrix){down + u * F * C, C, true}, 0.0f, count, F, C);
+            flops += ek_gemm(d_activated + first * F, F, 1.0f, (ek_matrix){scratch + first * C, C, false},
+                             (ek_matrix){down + u * F * C, C, true}, 0.0f, count, F, C);
     }
     memset(d_weights, 0, N * routes->k * sizeof *d_weights);
     weigh(d_weights, activated, d_activated, weights, routes, F);
@@ -95,11 +98,12 @@ void ek_experts_backward(float *d_rows, float *d_weights, float *d_gate_up, floa
         size_t first = routes->first[u], count = routes->first[u + 1] - first;
         if (!count)
             continue;
-        ek_gemm(d_down + u * F * C, C, 1.0f, (ek_matrix){activated + first * F, F, true},
-                (ek_matrix){scratch + first * C, C, false}, 1.0f, F, C, count);
+        flops += ek_gemm(d_down + u * F * C, C, 1.0f, (ek_matrix){activated + first * F, F, true},
+                         (ek_matrix){scratch + first * C, C, false}, 1.0f, F, C, count);
         ek_swiglu_backward(hidden + first * 2 * F, d_activated + first * F, count, F, F);
-        ek_linear_backward(scratch + first * C, d_gate_up + u * 2 * F * C, hidden + first * 2 * F, in + first * C,
-                           gate_up + u * 2 * F * C, count, C, 2 * F);
+        flops += ek_linear_backward(scratch + first * C, d_gate_up + u * 2 * F * C, hidden + first * 2 * F,
+                                    in + first * C, gate_up + u * 2 * F * C, count, C, 2 * F);
     }
     add_back(d_rows, scratch, NULL, routes, C);
+    return flops;
 }

@@ -5,7 +5,10 @@
  *
  * d_x is the gradient of the loss by x and has x's shape. Backward adds to d_weight and overwrites every other
  * gradient, except where it says that it adds. Results do not depend on where the data lies in memory: equal inputs
- * give equal bits. */
+ * give equal bits.
+ *
+ * Linear maps and attention return the floating-point operations of the matrix products that they have done, two for
+ * each multiplication and addition: nearly all the work there is. */
 #ifndef EK_NN_NN_H
 #define EK_NN_NN_H
 
@@ -16,14 +19,14 @@
 void ek_nn_use_one_thread(void);
 
 /* out (N,O) = in (N,I) weight (O,I)^T */
-void ek_linear_forward(float *out, const float *in, const float *weight, size_t N, size_t I, size_t O);
-void ek_linear_backward(float *d_in, float *d_weight, const float *d_out, const float *in, const float *weight,
-                        size_t N, size_t I, size_t O);
+uint64_t ek_linear_forward(float *out, const float *in, const float *weight, size_t N, size_t I, size_t O);
+uint64_t ek_linear_backward(float *d_in, float *d_weight, const float *d_out, const float *in, const float *weight,
+                            size_t N, size_t I, size_t O);
 
 /* out (N,O) = in (N,I) weight (I,O): a weight stored by its inputs, so that a share of them is one run of memory */
-void ek_linear_by_input_forward(float *out, const float *in, const float *weight, size_t N, size_t I, size_t O);
-void ek_linear_by_input_backward(float *d_in, float *d_weight, const float *d_out, const float *in, const float *weight,
-                                 size_t N, size_t I, size_t O);
+uint64_t ek_linear_by_input_forward(float *out, const float *in, const float *weight, size_t N, size_t I, size_t O);
+uint64_t ek_linear_by_input_backward(float *d_in, float *d_weight, const float *d_out, const float *in,
+                                     const float *weight, size_t N, size_t I, size_t O);
 
 /* out (N,C) = in / rms(in) * weight (C), inverse_rms (N) = 1 / sqrt(mean(in^2) + epsilon). With `branch` (N,C; may be
  * NULL), in = residual + branch is stored to `in` first; without, `in` is read and residual ignored. */
@@ -44,10 +47,10 @@ void ek_rope_backward(float *d_qkv, const float *table, size_t B, size_t T, size
  * rows. Backward needs ek_attention_scratch(T) floats of scratch. */
 size_t ek_attention_probabilities(size_t T);
 size_t ek_attention_scratch(size_t T);
-void ek_attention_forward(float *out, float *probabilities, const float *qkv, size_t B, size_t T, size_t G, size_t R,
-                          size_t D);
-void ek_attention_backward(float *d_qkv, const float *d_out, const float *out, const float *probabilities,
-                           const float *qkv, float *scratch, size_t B, size_t T, size_t G, size_t R, size_t D);
+uint64_t ek_attention_forward(float *out, float *probabilities, const float *qkv, size_t B, size_t T, size_t G,
+                              size_t R, size_t D);
+uint64_t ek_attention_backward(float *d_qkv, const float *d_out, const float *out, const float *probabilities,
+                               const float *qkv, float *scratch, size_t B, size_t T, size_t G, size_t R, size_t D);
 
 /* out (N,F/f,f) = silu(gate) * up, gate_up (N,F/f,2,f): blocks of gate columns and of up columns in turn. Backward
  * replaces gate_up by its gradient. */
@@ -107,14 +110,14 @@ void ek_routes_find(ek_routes *routes, const uint32_t *choices, const uint32_t *
 /* Adds to out (N,C) the sum over a row's experts that are held of weight * SwiGLU FFN(row). gate_up
  * (U,2F,C): gate rows, then up rows; down (U,F,C). in (R,C), hidden (R,2F), activated (R,F) are kept for backward, R =
  * first[U] routes. scratch (R,C). */
-void ek_experts_forward(float *out, float *in, float *hidden, float *activated, float *scratch, const float *rows,
-                        const float *weights, const float *gate_up, const float *down, const ek_routes *routes,
-                        size_t C, size_t F);
+uint64_t ek_experts_forward(float *out, float *in, float *hidden, float *activated, float *scratch, const float *rows,
+                            const float *weights, const float *gate_up, const float *down, const ek_routes *routes,
+                            size_t C, size_t F);
 /* Adds to d_rows (N,C), d_gate_up and d_down; d_weights (N,k) is 0 for what is not held. Overwrites hidden and
  * activated; d_activated (R,F) and scratch (R,C) are scratch. */
-void ek_experts_backward(float *d_rows, float *d_weights, float *d_gate_up, float *d_down, float *hidden,
-                         float *activated, float *d_activated, float *scratch, const float *d_out, const float *in,
-                         const float *weights, const float *gate_up, const float *down, const ek_routes *routes,
-                         size_t N, size_t C, size_t F);
+uint64_t ek_experts_backward(float *d_rows, float *d_weights, float *d_gate_up, float *d_down, float *hidden,
+                             float *activated, float *d_activated, float *scratch, const float *d_out, const float *in,
+                             const float *weights, const float *gate_up, const float *down, const ek_routes *routes,
+                             size_t N, size_t C, size_t F);
 
 #endif

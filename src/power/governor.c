@@ -43,6 +43,7 @@ struct ek_governor {
     ek_batch_share *left;      /* what they were before the last time that rebalance moved samples, */
     double left_seconds;       /* and the step then; 0: not known */
     double *seconds;           /* scratch: for a sample at the power that it may have */
+    double seconds_per_work;   /* for a sample at the default limit, as last measured, across resets; 0: never */
 };
 
 /* ---------------------------------------------------------------------------------------------- creation */
@@ -138,6 +139,8 @@ static void update_seconds(ek_governor *governor)
         noise += replica->estimate.noise;
     }
     scale = known ? scale / known : 1;
+    if (known)
+        governor->seconds_per_work = scale;
     noise = noisy ? noise / noisy : NOISE_ASSUMED;
     for (uint32_t i = 0; i < governor->options.replicas; i++) {
         governed *replica = &governor->replica[i];
@@ -306,12 +309,13 @@ static bool adopt(ek_governor *governor, uint32_t i, double step_seconds)
     return changed;
 }
 
-static void predict(ek_governor *governor)
+/* `scale` makes seconds of what is only relative. */
+static void predict(ek_governor *governor, double scale)
 {
     for (uint32_t i = 0; i < governor->options.replicas; i++) {
         governed *replica = &governor->replica[i];
         if (governor->active[i])
-            replica->predicted_seconds = replica->seconds * governor->shares[i].count / replica->speed;
+            replica->predicted_seconds = scale * replica->seconds * governor->shares[i].count / replica->speed;
     }
 }
 
@@ -378,6 +382,7 @@ void ek_governor_reset(ek_governor *governor, const ek_membership *membership)
     governor->decided = governor->measured = false;
     governor->left_seconds = 0;
     decide(governor);
+    predict(governor, governor->seconds_per_work); /* nothing is measured: seconds are the work */
     governor->decided = true;
 }
 
@@ -408,7 +413,7 @@ void ek_governor_observe(ek_governor *governor, const double *busy_seconds)
     if (!measured || !(due || !governor->measured))
         return;
     if (decide(governor) || !governor->measured)
-        predict(governor);
+        predict(governor, 1);
     governor->measured = true;
 }
 

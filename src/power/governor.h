@@ -9,8 +9,8 @@
  * steps, then every 64, and at once when a replica's pace has changed. It moves only by what exceeds the error of its
  * measurements, so it comes to rest, and whenever it decides the limits hold exactly.
  *
- * Pure: state depends on the options and on what came since the last reset alone, so all ranks, also one that joined
- * at that reset, hold the same bits. */
+ * Pure: decisions depend on the options and on what came since the last reset alone, so all ranks, also one that joined
+ * at that reset, decide the same, bit for bit. */
 #ifndef EK_POWER_GOVERNOR_H
 #define EK_POWER_GOVERNOR_H
 
@@ -36,7 +36,7 @@ typedef struct ek_governor ek_governor;
 ek_status ek_governor_create(ek_governor **governor, const ek_governor_options *options);
 void ek_governor_destroy(ek_governor *governor);
 
-/* Forgets everything and decides from the membership alone; it is one of the job in the options. */
+/* Decides anew, from the membership alone; it is one of the job in the options. */
 void ek_governor_reset(ek_governor *governor, const ek_membership *membership);
 
 /* What each replica reported for a step that ran as decided: busy_seconds[replica] of its slowest rank, at the power
@@ -46,7 +46,9 @@ void ek_governor_observe(ek_governor *governor, const double *busy_seconds);
 typedef struct ek_decision {
     double watts; /* per device; 0: the replica is retired */
     ek_batch_share share;
-    double predicted_seconds; /* busy, as it was foreseen when the decisions last changed; 0: not known yet */
+    /* Busy, as it was foreseen when the decisions last changed. From a reset to the next observation by what had been
+     * measured before the reset; 0: nothing has been measured since the governor was created. */
+    double predicted_seconds;
 } ek_decision;
 
 ek_decision ek_governor_decision(const ek_governor *governor, uint32_t replica);

@@ -96,6 +96,10 @@ static const ek_field fields[] = {
      .help = "nvml: the library; powercap: the folder; emulated: a file that holds the limits"},
     {"power.default_watts", REAL(power.default_watts, 1, 1e6), .otherwise = "700",
      .help = "default limit of an emulated device; the other backends know theirs"},
+    {"power.emulated_flops_per_second", REAL(power.emulated_flops_per_second, 0, 1e18), .otherwise = "0",
+     .help =
+         "emulated: what a device computes at its default limit; its busy time is then the operations of its matrix "
+         "products, counted as they run, divided by that; 0: it is the CPU time of its rank"},
     {"power.cap_watts", REAL(power.cap_watts, 0, 1e6), .otherwise = "0",
      .help = "highest limit that a device is given; 0: 1.3 times the default limit"},
     {"power.domain_watts", REAL(power.domain_watts, 0, 1e9), .otherwise = "0",
@@ -128,8 +132,10 @@ static const ek_field fields[] = {
     {"engine.timeout_seconds", REAL(engine.timeout_seconds, 0, 86400), .otherwise = "10",
      .help = "a rank without progress for so long is killed and lost; 0: never"},
     {"engine.heap_bytes", WHOLE(engine.heap_bytes, 0, (uint64_t)1 << 50), .otherwise = "0",
-     .help = "memory of a rank for weights, optimizer state and gradients, as address space that is taken when it is "
-             "used; a replica whose ranks' shares would not fit is retired; 0: half of the machine's memory"},
+     .help = "budget of a rank: a replica whose ranks would need more for weights, optimizer state and gradients, with "
+             "room to move them, is retired, and the heap that ranks share (gradients, activations to be summed) is so "
+             "large, as address space that is taken when it is used; weights and optimizer state themselves lie in the "
+             "rank's own memory; 0: half of the machine's memory, and no replica is retired for it"},
     {"engine.threads", .kind = EK_FIELD_BOOLEAN, PLACE(engine.threads), .otherwise = "false",
      .help = "ranks are threads of one process, for ThreadSanitizer"},
 };
@@ -195,6 +201,10 @@ static ek_status check_numbers(const ek_settings *settings, const ek_config *con
     if (config->health.straggler_factor > 0 && config->health.straggler_factor <= 1)
         return ek_settings_refuse(settings, "health.straggler_factor", "found %g; 0, or a number above 1, is needed",
                                   config->health.straggler_factor);
+    if (config->power.emulated_flops_per_second > 0 && config->power.backend != EK_POWER_EMULATED)
+        return ek_settings_refuse(settings, "power.emulated_flops_per_second",
+                                  "found %g; 0, or power.backend: emulated, is needed",
+                                  config->power.emulated_flops_per_second);
     if (config->optimizer.min_lr > config->optimizer.lr)
         return ek_settings_refuse(settings, "optimizer.min_lr", "found %g; at most optimizer.lr, %g, is allowed",
                                   config->optimizer.min_lr, config->optimizer.lr);

@@ -46,10 +46,11 @@ typedef struct ek_config {
     } train;
     struct {
         ek_power_choice backend;
-        char *path;                     /* of the backend; NULL: its own */
-        double default_watts;           /* emulated: of a device */
-        double cap_watts, domain_watts; /* 0: 1.3 times the default; tp times the default */
-        double *curve;                  /* [curve_count] pairs of power and speed; NULL: the published one */
+        char *path;                       /* of the backend; NULL: its own */
+        double default_watts;             /* emulated: of a device */
+        double emulated_flops_per_second; /* of a device at that; 0: busy times are measured */
+        double cap_watts, domain_watts;   /* 0: 1.3 times the default; tp times the default */
+        double *curve;                    /* [curve_count] pairs of power and speed; NULL: the published one */
         size_t curve_count;
         char *state_file; /* NULL: a default place */
     } power;

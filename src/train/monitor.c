@@ -126,13 +126,15 @@ static ek_status follow_governors(ek_monitor *monitor)
         busy = fmax(busy, replica->busy_seconds);
     }
     bool changed = ek_phases_add(&monitor->phases, monitor->step.step, replicas, config->parallel.dp, predicted, busy);
-    for (uint32_t r = 0; changed && r < config->parallel.dp; r++)
-        EK_TRY(ek_metrics_write(
-            &monitor->metrics,
-            json_pack("{s:s, s:I, s:i, s:i, s:f, s:i, s:f, s:f}", "event", "adjusted", "step",
-                      (json_int_t)monitor->step.step, "replica", (int)r, "tp", (int)replicas[r].degree, "power_watts",
-                      replicas[r].watts, "samples", (int)replicas[r].samples, "predicted_seconds",
-                      monitor->replicas[r].predicted_seconds, "at", monitor->step.committed - monitor->launched)));
+    for (uint32_t r = 0; changed && r < config->parallel.dp; r++) {
+        json_t *event = json_pack("{s:s, s:I, s:i, s:i, s:f, s:i, s:f}", "event", "adjusted", "step",
+                                  (json_int_t)monitor->step.step, "replica", (int)r, "tp", (int)replicas[r].degree,
+                                  "power_watts", replicas[r].watts, "samples", (int)replicas[r].samples, "at",
+                                  monitor->step.committed - monitor->launched);
+        if (monitor->replicas[r].predicted_seconds > 0.0)
+            json_object_set_new(event, "predicted_seconds", json_real(monitor->replicas[r].predicted_seconds));
+        EK_TRY(ek_metrics_write(&monitor->metrics, event));
+    }
     for (uint32_t rank = 0; rank < ek_membership_ranks(monitor->membership); rank++)
         if (monitor->watts[rank] > 0.0 && ek_limits_set(monitor->limits, rank, monitor->watts[rank]) != EK_OK)
             complain(monitor, ek_error());

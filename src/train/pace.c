@@ -12,6 +12,7 @@ struct ek_pace {
     ek_curve curve;
     double default_watts;
     const ek_membership *membership; /* the caller's, of the last reset */
+    bool warm;                       /* a step has been observed since then */
     ek_governor *governor;
     ek_stragglers *stragglers; /* NULL: not looked for */
     double *rank_seconds;      /* [ranks] at the default limit */
@@ -97,6 +98,7 @@ void ek_pace_destroy(ek_pace *pace)
 void ek_pace_reset(ek_pace *pace, const ek_membership *membership)
 {
     pace->membership = membership;
+    pace->warm = false;
     ek_governor_reset(pace->governor, membership);
     if (pace->stragglers)
         ek_stragglers_reset(pace->stragglers, membership);
@@ -107,6 +109,10 @@ void ek_pace_reset(ek_pace *pace, const ek_membership *membership)
 void ek_pace_observe(ek_pace *pace, const double *busy_seconds)
 {
     uint32_t ranks = ek_membership_ranks(pace->membership), replica;
+    if (!pace->warm) {
+        pace->warm = true;
+        return;
+    }
     memset(pace->replica_seconds, 0, pace->job.replicas * sizeof *pace->replica_seconds);
     memset(pace->rank_seconds, 0, ranks * sizeof *pace->rank_seconds);
     for (uint32_t rank = 0; rank < ranks; rank++) {

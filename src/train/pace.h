@@ -19,7 +19,8 @@ bool ek_pace_wanted(const ek_config *config);
 
 void ek_pace_reset(ek_pace *pace, const ek_membership *membership);
 
-/* busy_seconds[rank] that the ranks with a role reported for the last step, at the power that they had. */
+/* busy_seconds[rank] that the ranks with a role reported for the last step, at the power that they had. The first step
+ * after a reset is not judged by: memory is new, caches and predictors are cold, on every rank. */
 void ek_pace_observe(ek_pace *pace, const double *busy_seconds);
 
 /* What a replica has been given. Its watts are those of its devices that are no stragglers. */

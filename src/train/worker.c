@@ -110,6 +110,16 @@ static ek_status on_progress(void *user, bool backward, int bucket)
 
 /* ----------------------------------------------------------------------------------------- keeping in step */
 
+/* How long the rank has been at work so far: the CPU time of its compute thread, or what a device of a given rate would
+ * have needed for what the rank has computed. */
+static double work_seconds(const ek_worker *worker)
+{
+    double rate = worker->config->power.emulated_flops_per_second;
+    if (rate == 0.0)
+        return ek_busy_seconds();
+    return worker->model ? (double)ek_model_flops(worker->model) / rate : 0.0;
+}
+
 /* What the rank says it was busy, of what it measured: emulated devices are as fast as their power limit lets them be.
  */
 static double reported_seconds(const ek_worker *worker, double measured)
@@ -329,7 +339,7 @@ static ek_status run_step(ek_worker *worker)
     const ek_config *config = worker->config;
     ek_step_record record = {.kind = EK_RECORD_STEP, .step = current_step(worker)};
     record.started = ek_wall_seconds();
-    double busy = ek_busy_seconds(), values[VALUES] = {0}, sums[VALUES];
+    double busy = work_seconds(worker), values[VALUES] = {0}, sums[VALUES];
 
     worker->began_step = true;
     beat(worker, EK_PHASE_FORWARD);
@@ -362,7 +372,7 @@ static ek_status run_step(ek_worker *worker)
     EK_TRY(update(worker, record.grad_norm));
     worker->committed++;
     worker->began_step = false;
-    record.busy_seconds = ek_busy_seconds() - busy;
+    record.busy_seconds = work_seconds(worker) - busy;
     describe_pace(worker, &record);
     ek_sync_traffic(worker->sync, &record.reshard_bytes, &record.reduce_bytes);
     return ek_report(worker->engine, &record, sizeof record);

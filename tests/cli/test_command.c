@@ -195,6 +195,8 @@ static const struct {
     {{"power", "show", "--state=x"}, "--state is for evenkeel power restore"},
     {{"power", "restore", "--path", "/x"}, "--backend and --path are for evenkeel power show"},
     {{"power", "show", "--backend=steam"}, "unknown power backend \"steam\"; nvml, powercap and emulated are there"},
+    {{"power", "show", "--backend=emulated"},
+     "--backend emulated: --path is needed too: the file that a job's power.path names"},
     {{"train", CONFIG, "--emulate-link", "fast"}, "--emulate-link fast: " LINK_FORM},
     {{"train", CONFIG, "--emulate-link", "12.5"}, "--emulate-link 12.5: " LINK_FORM},
     {{"train", CONFIG, "--emulate-link", "0:3"}, "--emulate-link 0:3: " LINK_FORM},

@@ -114,9 +114,9 @@ static void linear_by_input_reference(double *out, const double *in, const shape
         }
 }
 
-typedef void (*linear_forward)(float *out, const float *in, const float *weight, size_t N, size_t I, size_t O);
-typedef void (*linear_backward)(float *d_in, float *d_weight, const float *d_out, const float *in, const float *weight,
-                                size_t N, size_t I, size_t O);
+typedef uint64_t (*linear_forward)(float *out, const float *in, const float *weight, size_t N, size_t I, size_t O);
+typedef uint64_t (*linear_backward)(float *d_in, float *d_weight, const float *d_out, const float *in,
+                                    const float *weight, size_t N, size_t I, size_t O);
 
 static void check_linear(reference_operator reference, linear_forward forward, linear_backward backward)
 {
@@ -124,8 +124,8 @@ static void check_linear(reference_operator reference, linear_forward forward, l
     float *in = random_floats(1, s.N * s.I, 0, 1), *weight = random_floats(2, s.I * s.O, 0, 1);
     float *d_out = random_floats(3, s.N * s.O, 0, 1), *out = random_floats(4, s.N * s.O, 0, 1);
     float *d_in = random_floats(5, s.N * s.I, 0, 1), *d_weight = calloc(s.I * s.O, sizeof *d_weight);
-    forward(out, in, weight, s.N, s.I, s.O);
-    backward(d_in, d_weight, d_out, in, weight, s.N, s.I, s.O);
+    assert_int_equal(forward(out, in, weight, s.N, s.I, s.O), 2 * s.N * s.I * s.O);
+    assert_int_equal(backward(d_in, d_weight, d_out, in, weight, s.N, s.I, s.O), 4 * s.N * s.I * s.O);
     check_operator(reference, &s, doubles(in, s.N * s.I, weight, s.I * s.O), s.N * s.I, s.I * s.O, out, d_out,
                    s.N * s.O, d_in, d_weight);
 

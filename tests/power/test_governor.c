@@ -455,16 +455,18 @@ static void real_changes_are_followed(void **state)
     }
 }
 
-static void assert_same_decisions(const ek_governor *a, const ek_governor *b, uint32_t replicas)
+static void assert_same_decisions(const ek_governor *a, const ek_governor *b, uint32_t replicas, bool predictions)
 {
     for (uint32_t i = 0; i < replicas; i++) {
         ek_decision left = ek_governor_decision(a, i), right = ek_governor_decision(b, i);
-        assert_true(left.watts == right.watts && left.predicted_seconds == right.predicted_seconds);
+        assert_true(left.watts == right.watts);
+        assert_true(!predictions || left.predicted_seconds == right.predicted_seconds);
         assert_memory_equal(&left.share, &right.share, sizeof left.share);
     }
 }
 
-/* A rank that joins at a reset has seen nothing of what was before, and decides the same bits from then on. */
+/* A rank that joins at a reset has seen nothing of what was before, and decides the same bits from then on. It alone
+ * has no prediction yet. */
 static void only_what_came_since_the_reset_counts(void **state)
 {
     (void)state;
@@ -481,13 +483,14 @@ static void only_what_came_since_the_reset_counts(void **state)
         ek_governor *joined;
         assert_ok(ek_governor_create(&joined, &world.options));
         ek_governor_reset(joined, world.membership);
-        assert_same_decisions(world.governor, joined, world.options.replicas);
+        assert_same_decisions(world.governor, joined, world.options.replicas, false);
+        assert_true(ek_governor_decision(joined, 0).predicted_seconds == 0);
         for (int step = 0; step < 40; step++) {
             double reported[REPLICAS_MOST];
             report(&world, reported);
             observe(&world, reported);
             ek_governor_observe(joined, reported);
-            assert_same_decisions(world.governor, joined, world.options.replicas);
+            assert_same_decisions(world.governor, joined, world.options.replicas, true);
         }
         ek_governor_destroy(joined);
         end(&world);
@@ -530,6 +533,30 @@ static void samples_alone(void **state)
     run_step(&world);
     assert_true(fabs(ek_governor_decision(world.governor, 1).predicted_seconds / busy(&world, 1, 0) - 1) < 1e-9);
     end(&world);
+}
+
+/* With a reset it is foretold at once what the next step will take, from what was measured before, also if that is two
+ * resets ago. */
+static void predictions_outlive_resets(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        simulation world;
+        fine_world(&world, 2, 8, 32, all_policies[i]);
+        world.options.domain_watts = 1.15 * 8 * TDP;
+        start(&world, unbiased);
+        assert_true(ek_governor_decision(world.governor, 1).predicted_seconds == 0);
+        run_steps(&world, 3);
+        for (uint32_t lost = 10; lost < 12; lost++) {
+            lose(&world, &lost, 1);
+            world.seconds[1] = true_seconds(&world, 1, unbiased);
+            reset(&world);
+            for (uint32_t r = 0; r < 2; r++)
+                assert_true(fabs(ek_governor_decision(world.governor, r).predicted_seconds / busy(&world, r, 0) - 1) <
+                            1e-9);
+        }
+        end(&world);
+    }
 }
 
 static void stragglers_get_what_is_left(void **state)
@@ -602,6 +629,7 @@ int main(void)
         cmocka_unit_test(only_what_came_since_the_reset_counts),
         cmocka_unit_test(retired_and_no_whole_replica),
         cmocka_unit_test(samples_alone),
+        cmocka_unit_test(predictions_outlive_resets),
         cmocka_unit_test(stragglers_get_what_is_left),
         cmocka_unit_test(bad_options_are_refused),
     };

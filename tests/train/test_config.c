@@ -84,6 +84,7 @@ static void test_least(void **state)
     assert_int_equal(config->power.backend, EK_POWER_NONE);
     assert_null(config->power.path);
     assert_true(config->power.default_watts == 700);
+    assert_true(config->power.emulated_flops_per_second == 0);
     assert_true(config->power.cap_watts == 0 && config->power.domain_watts == 0);
     assert_null(config->power.curve);
     assert_null(config->power.state_file);
@@ -129,6 +130,7 @@ static void test_everything(void **state)
                         "  backend: emulated\n"
                         "  path: limits\n"
                         "  default_watts: 500\n"
+                        "  emulated_flops_per_second: 1e12\n"
                         "  cap_watts: 600.5\n"
                         "  domain_watts: 2100\n"
                         "  curve: [[0.5, 0.6], [1, 1], [1.25, 1.125]]\n"
@@ -172,6 +174,7 @@ static void test_everything(void **state)
     assert_int_equal(config->power.backend, EK_POWER_EMULATED);
     assert_string_equal(config->power.path, "limits");
     assert_true(config->power.default_watts == 500);
+    assert_true(config->power.emulated_flops_per_second == 1e12);
     assert_true(config->power.cap_watts == 600.5);
     assert_true(config->power.domain_watts == 2100);
     assert_int_equal(config->power.curve_count, 3);
@@ -380,6 +383,12 @@ static const struct {
      "--set power.backend=steam: power.backend: found \"steam\"; none, nvml, powercap or emulated is needed"},
     {LEAST, "power.default_watts=0",
      "--set power.default_watts=0: power.default_watts: found \"0\"; a number from 1 to 1000000 is needed"},
+    {LEAST, "power.emulated_flops_per_second=fast",
+     "--set power.emulated_flops_per_second=fast: power.emulated_flops_per_second: found \"fast\"; a number from 0 to "
+     "1e+18 is needed"},
+    {LEAST, "power.emulated_flops_per_second=2e12",
+     "--set power.emulated_flops_per_second=2e12: power.emulated_flops_per_second: found 2e+12; 0, or power.backend: "
+     "emulated, is needed"},
     {LEAST, "power.cap_watts=-1",
      "--set power.cap_watts=-1: power.cap_watts: found \"-1\"; a number from 0 to 1000000 is needed"},
     {LEAST, "power.domain_watts=all",

@@ -1,5 +1,6 @@
 /* Ranks that are wrong or slow: a flipped bit in a weight is found, and healed where most copies agree; a straggler is
  * reported, or where that is configured given up. */
+#include <math.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -48,6 +49,31 @@ static void test_straggler_is_reported(void **state)
     assert_int_equal(result.straggler_slot, 2);
     assert_in_range(result.straggler_step, 15 + 5, 15 + 5 + 2);
     assert_int_equal(result.failures, 0);
+}
+
+/* With exact times: seen after as many steps as are asked for, and given the power that its domain has to spare, which
+ * makes its replica faster by what the curve says. */
+static void test_straggler_is_boosted(void **state)
+{
+    (void)state;
+    enum { SLOW_FROM = 15, SEEN_AT = SLOW_FROM + 5 };
+    training_result result;
+    run_training(&(training_spec){.base = "small",
+                                  .set = {"power.backend=emulated", "power.emulated_flops_per_second=1e9",
+                                          "power.domain_watts=3200", "health.straggler_factor=1.2"},
+                                  .slows = {{SLOW_FROM, 1, 2, 1.5}}},
+                 &result);
+    assert_ok(result.status);
+    assert_int_equal(result.stragglers, 1);
+    assert_int_equal(result.straggler_step, SEEN_AT);
+    for (size_t step = 1; step <= result.steps; step++) {
+        const training_replica *other = &result.replicas[step][0], *replica = &result.replicas[step][1];
+        assert_true(other->watts == 700.0 && replica->watts == (step < SEEN_AT ? 700.0 : 1.3 * 700.0));
+        double times = replica->busy_seconds / other->busy_seconds;
+        assert_true(step < SLOW_FROM ? fabs(times - 1) < 1e-9 : times > 1.01);
+    }
+    double before = result.replicas[SEEN_AT - 1][1].busy_seconds, after = result.replicas[SEEN_AT][1].busy_seconds;
+    assert_true(fabs(before / after / 1.16 - 1) < 1e-9);
 }
 
 static void test_straggler_is_given_up(void **state)
@@ -102,8 +128,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_two_copies_differ),     cmocka_unit_test(test_most_copies_agree),
-        cmocka_unit_test(test_straggler_is_reported), cmocka_unit_test(test_straggler_is_given_up),
-        cmocka_unit_test(test_device_errors),
+        cmocka_unit_test(test_straggler_is_reported), cmocka_unit_test(test_straggler_is_boosted),
+        cmocka_unit_test(test_straggler_is_given_up), cmocka_unit_test(test_device_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

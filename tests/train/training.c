@@ -77,6 +77,10 @@ static void read_event(json_t *line, const char *event, training_result *result)
     } else if (strcmp(event, "healed") == 0) {
         result->healed++;
         result->healed_step = whole(line, "step");
+    } else if (strcmp(event, "adjusted") == 0) {
+        assert_int_equal(whole(line, "step"), result->steps);
+        result->replicas[result->steps][whole(line, "replica")].predicted_seconds =
+            json_real_value(json_object_get(line, "predicted_seconds"));
     } else if (strcmp(event, "straggler") == 0) {
         result->stragglers++;
         result->straggler_step = whole(line, "step");

@@ -23,6 +23,7 @@ typedef struct training_spec {
 typedef struct training_replica {
     uint32_t degree, samples;
     double watts, busy_seconds;
+    double predicted_seconds; /* of the event "adjusted" in this step; 0: there was none, or it had no prediction */
 } training_replica;
 
 typedef struct training_result {
