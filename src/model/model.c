@@ -151,8 +151,7 @@ static ek_status allocate_experts(ek_model *model, const ek_model_options *optio
         model->held[expert] = EK_NO_ROW;
     for (uint32_t i = 0; i < model->U; i++)
         model->held[options->expert_units ? options->expert_units[i] : i] = i;
-    if (options->expert_owners)
-        memcpy(model->owner, options->expert_owners, experts * sizeof *model->owner);
+    ek_model_regroup(model, model->tp, options->expert_owners);
     return EK_OK;
 }
 
@@ -233,7 +232,9 @@ uint64_t ek_model_flops(const ek_model *model)
     return model->flops;
 }
 
-void ek_model_regroup(ek_model *model, ek_group *tp)
+void ek_model_regroup(ek_model *model, ek_group *tp, const uint32_t *expert_owners)
 {
     model->tp = tp;
+    if (expert_owners)
+        memcpy(model->owner, expert_owners, model->config.experts * sizeof *model->owner);
 }

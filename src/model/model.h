@@ -108,8 +108,9 @@ typedef struct ek_model_options {
 ek_status ek_model_create(ek_model **model, const ek_model_options *options);
 void ek_model_destroy(ek_model *model);
 
-/* Gives the model another TP group (NULL: none), as after a recovery that left its units as they were. */
-void ek_model_regroup(ek_model *model, ek_group *tp);
+/* Gives the model another group (NULL: none) and other owners of experts, as after a recovery that left its own units
+ * as they were. */
+void ek_model_regroup(ek_model *model, ek_group *tp, const uint32_t *expert_owners);
 
 typedef struct ek_model_loss {
     double cross_entropy; /* summed over the B*T tokens */

@@ -18,6 +18,8 @@
 #define EK_MAX_REPLICAS 256
 #define EK_RANKS_MOST 1024
 
+typedef enum ek_parallel_mode { EK_MODE_TP, EK_MODE_EP } ek_parallel_mode;
+
 typedef enum ek_data_format { EK_DATA_BYTES, EK_DATA_LLMC, EK_DATA_MEGATRON } ek_data_format;
 
 typedef enum ek_power_choice { EK_POWER_NONE, EK_POWER_NVML, EK_POWER_POWERCAP, EK_POWER_EMULATED } ek_power_choice;
@@ -29,6 +31,7 @@ typedef struct ek_config {
         ek_data_format format;
     } data;
     struct {
+        ek_parallel_mode mode;
         uint32_t dp, tp, min_tp;
         uint32_t *degrees;   /* [degree_count] starting degree of each replica; NULL: all tp */
         size_t degree_count; /* 0 or dp */

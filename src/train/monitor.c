@@ -197,12 +197,16 @@ static ek_status write_step(ek_monitor *monitor, double seconds)
                                 replica->exposed_seconds, "reshard_bytes", (json_int_t)replica->reshard_bytes,
                                 "reduce_bytes", (json_int_t)replica->reduce_bytes));
     }
-    return ek_metrics_write(&monitor->metrics,
-                            json_pack("{s:I, s:f, s:f, s:f, s:I, s:f, s:f, s:f, s:o}", "step", (json_int_t)step->step,
-                                      "loss", step->loss, "grad_norm", step->grad_norm, "learning_rate",
-                                      step->learning_rate, "tokens", (json_int_t)step->tokens, "seconds", seconds,
-                                      "tokens_per_second", (double)step->tokens / seconds, "at",
-                                      step->committed - monitor->launched, "replicas", replicas));
+    json_t *line =
+        json_pack("{s:I, s:f, s:f, s:f, s:I, s:f, s:f, s:f, s:o}", "step", (json_int_t)step->step, "loss", step->loss,
+                  "grad_norm", step->grad_norm, "learning_rate", step->learning_rate, "tokens",
+                  (json_int_t)step->tokens, "seconds", seconds, "tokens_per_second", (double)step->tokens / seconds,
+                  "at", step->committed - monitor->launched, "replicas", replicas);
+    if (monitor->run->config->model.experts)
+        json_object_set_new(line, "aux_loss", json_real(step->aux_loss));
+    if (monitor->run->routes)
+        json_object_set_new(line, "route_flips", json_integer((json_int_t)step->flips));
+    return ek_metrics_write(&monitor->metrics, line);
 }
 
 /* All that the ranks say of a step is in: all of them have reported it, or one tells of what came later, since every
