@@ -333,7 +333,11 @@ static ek_status write_recovered(ek_monitor *monitor, const ek_membership *befor
         if (degree == ek_membership_degree(before, r))
             continue;
         char text[128];
-        snprintf(text, sizeof text, degree ? "replica %u goes on as TP%u" : "replica %u is retired", r, degree);
+        if (degree)
+            snprintf(text, sizeof text, "replica %u goes on as %s%u", r, ek_config_parallelism(monitor->run->config),
+                     degree);
+        else
+            snprintf(text, sizeof text, "replica %u is retired", r);
         ek_table_add(&monitor->table, (ek_table_row){.step = step,
                                                      .seconds = recovery->ended - monitor->launched,
                                                      .event = text,
@@ -481,7 +485,8 @@ ek_status ek_monitor_create(ek_monitor **out, const ek_run *run, ek_limits *limi
         return ek_fail(EK_NO_MEMORY, "out of memory for metrics");
     monitor->run = run;
     monitor->metrics.file = -1;
-    monitor->display = ek_display_open(run->options->quiet);
+    monitor->display = ek_display_open(run->options->quiet, ek_config_parallelism(run->config));
+    monitor->phases.parallelism = ek_config_parallelism(run->config);
     monitor->limits = limits;
     monitor->governed = ek_pace_wanted(run->config);
     uint32_t ranks = ek_membership_ranks(run->membership);
@@ -498,8 +503,9 @@ ek_status ek_monitor_create(ek_monitor **out, const ek_run *run, ek_limits *limi
                             !monitor->injected || !monitor->struck || !monitor->replicas || !monitor->replica_bytes))
         status = ek_fail(EK_NO_MEMORY, "out of memory for metrics");
     if (status == EK_OK)
-        status = ek_metrics_open(&monitor->metrics, run->options->metrics_path,
-                                 (const char *const[]){run->config->data.path, run->options->config_path}, 2);
+        status = ek_metrics_open(
+            &monitor->metrics, run->options->metrics_path,
+            (const char *const[]){run->config->data.path, run->options->config_path, run->options->routes_path}, 3);
     if (status != EK_OK) {
         ek_monitor_destroy(monitor);
         return status;

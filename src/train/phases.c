@@ -20,7 +20,7 @@ static bool is_alike(const ek_phase_replica *a, const ek_phase_replica *b)
 }
 
 /* "TP4 700 W 8 + TP3 910 W 7": equal replicas in a row are counted. */
-static void describe(const ek_phase_replica *replicas, uint32_t count, char text[SHOWN_BYTES])
+static void describe(const char *parallelism, const ek_phase_replica *replicas, uint32_t count, char text[SHOWN_BYTES])
 {
     size_t length = 0;
     text[0] = '\0';
@@ -33,8 +33,8 @@ static void describe(const ek_phase_replica *replicas, uint32_t count, char text
             snprintf(times, sizeof times, "%ux", next - r);
         if (replica->watts > 0)
             snprintf(watts, sizeof watts, " %.0f W", replica->watts);
-        length += (size_t)snprintf(text + length, SHOWN_BYTES - length, "%s%sTP%u%s, %u samples", length ? " + " : "",
-                                   times, replica->degree, watts, replica->samples);
+        length += (size_t)snprintf(text + length, SHOWN_BYTES - length, "%s%s%s%u%s, %u samples", length ? " + " : "",
+                                   times, parallelism, replica->degree, watts, replica->samples);
     }
 }
 
@@ -42,7 +42,7 @@ bool ek_phases_add(ek_phases *phases, uint64_t step, const ek_phase_replica *rep
                    double predicted_seconds, double busy_seconds)
 {
     char text[SHOWN_BYTES];
-    describe(replicas, replica_count, text);
+    describe(phases->parallelism, replicas, replica_count, text);
     struct ek_phase_row *last = phases->count ? &phases->rows[phases->count - 1] : NULL;
     if (last && strcmp(last->replicas, text) == 0) {
         last->last = step;
@@ -88,5 +88,5 @@ void ek_phases_print(const ek_phases *phases, FILE *out)
 void ek_phases_clear(ek_phases *phases)
 {
     free(phases->rows);
-    *phases = (ek_phases){0};
+    *phases = (ek_phases){.parallelism = phases->parallelism};
 }

@@ -12,8 +12,9 @@ typedef struct ek_phase_replica {
     double watts; /* of its devices; the most that one has */
 } ek_phase_replica;
 
-/* All zero is an empty list. */
+/* All zero but for `parallelism` is an empty list. */
 typedef struct ek_phases {
+    const char *parallelism; /* "TP" or "EP" */
     struct ek_phase_row *rows;
     size_t count;
     uint64_t left_out; /* phases for which there was no room */

@@ -105,21 +105,21 @@ static void tensors_and_buckets(void **state)
     assert_int_equal(config.vocab_block, 4);
     const size_t C = 32, D = 4, R = 2;
     const ek_tensor expected[] = {
-        {"embedding", EK_GROUP_VOCAB, 3, 4 * C},
-        {"layer.0.attention_norm", EK_REPLICATED, 3, C},
-        {"layer.0.qkv", EK_GROUP_ATTENTION, 2, (R + 2) * D * C},
-        {"layer.0.out", EK_GROUP_ATTENTION, 2, R * D * C},
-        {"layer.0.ffn_norm", EK_REPLICATED, 3, C},
-        {"layer.0.gate_up", EK_GROUP_FFN, 2, 8 * C},
-        {"layer.0.down", EK_GROUP_FFN, 2, 4 * C},
-        {"layer.1.attention_norm", EK_REPLICATED, 3, C},
-        {"layer.1.qkv", EK_GROUP_ATTENTION, 1, (R + 2) * D * C},
-        {"layer.1.out", EK_GROUP_ATTENTION, 1, R * D * C},
-        {"layer.1.ffn_norm", EK_REPLICATED, 3, C},
-        {"layer.1.gate_up", EK_GROUP_FFN, 1, 8 * C},
-        {"layer.1.down", EK_GROUP_FFN, 1, 4 * C},
-        {"norm", EK_REPLICATED, 3, C},
-        {"head", EK_GROUP_VOCAB, 0, 4 * C},
+        {"embedding", EK_GROUP_VOCAB, 3, 4 * C, false},
+        {"layer.0.attention_norm", EK_REPLICATED, 3, C, false},
+        {"layer.0.qkv", EK_GROUP_ATTENTION, 2, (R + 2) * D * C, false},
+        {"layer.0.out", EK_GROUP_ATTENTION, 2, R * D * C, false},
+        {"layer.0.ffn_norm", EK_REPLICATED, 3, C, false},
+        {"layer.0.gate_up", EK_GROUP_FFN, 2, 8 * C, false},
+        {"layer.0.down", EK_GROUP_FFN, 2, 4 * C, false},
+        {"layer.1.attention_norm", EK_REPLICATED, 3, C, false},
+        {"layer.1.qkv", EK_GROUP_ATTENTION, 1, (R + 2) * D * C, false},
+        {"layer.1.out", EK_GROUP_ATTENTION, 1, R * D * C, false},
+        {"layer.1.ffn_norm", EK_REPLICATED, 3, C, false},
+        {"layer.1.gate_up", EK_GROUP_FFN, 1, 8 * C, false},
+        {"layer.1.down", EK_GROUP_FFN, 1, 4 * C, false},
+        {"norm", EK_REPLICATED, 3, C, false},
+        {"head", EK_GROUP_VOCAB, 0, 4 * C, false},
     };
     const size_t expected_count = sizeof expected / sizeof *expected;
     for (uint32_t tied = 0; tied < 2; tied++) { /* without the head there is one tensor and one bucket less */
