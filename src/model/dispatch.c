@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 
-#define LEAST_BYTES 64
+#define LEAST_BYTES 64 /* of a buffer */
 
 ek_status ek_buffer_reserve(ek_buffer *buffer, size_t bytes)
 {
@@ -76,13 +76,21 @@ static void list_rows(ek_dispatch *dispatch, const ek_group *group, const uint32
     }
 }
 
+static ek_status send(ek_dispatch *dispatch, ek_group *group, const void *out, const size_t *bytes_out, void *in,
+                      const size_t *bytes_in)
+{
+    for (uint32_t member = 0; member < ek_group_size(group); member++)
+        dispatch->sent_bytes += member == ek_group_index(group) ? 0 : bytes_out[member];
+    return ek_all_to_all(group, out, bytes_out, in, bytes_in, NULL);
+}
+
 static ek_status exchange_counts(ek_dispatch *dispatch, ek_group *group)
 {
     size_t members = ek_group_size(group), *bytes = counts_of(dispatch, group, BYTES_OUT);
     for (size_t member = 0; member < members; member++)
         bytes[member] = sizeof(size_t);
-    EK_TRY(ek_all_to_all(group, counts_of(dispatch, group, ROWS_OUT), bytes, counts_of(dispatch, group, ROWS_IN), bytes,
-                         NULL));
+    EK_TRY(
+        send(dispatch, group, counts_of(dispatch, group, ROWS_OUT), bytes, counts_of(dispatch, group, ROWS_IN), bytes));
     dispatch->received = 0;
     for (size_t member = 0; member < members; member++)
         dispatch->received += counts_of(dispatch, group, ROWS_IN)[member];
@@ -92,7 +100,7 @@ static ek_status exchange_counts(ek_dispatch *dispatch, ek_group *group)
 /* ----------------------------------------------------------------------------------------------- the ways */
 
 /* Rows of `row_bytes` in the order of the lists, to their members, or back from them. */
-static ek_status exchange(const ek_dispatch *dispatch, ek_group *group, bool back, const void *out, void *in,
+static ek_status exchange(ek_dispatch *dispatch, ek_group *group, bool back, const void *out, void *in,
                           size_t row_bytes)
 {
     size_t *bytes_out = counts_of(dispatch, group, back ? BYTES_IN : BYTES_OUT);
@@ -101,7 +109,7 @@ static ek_status exchange(const ek_dispatch *dispatch, ek_group *group, bool bac
         counts_of(dispatch, group, BYTES_OUT)[member] = counts_of(dispatch, group, ROWS_OUT)[member] * row_bytes;
         counts_of(dispatch, group, BYTES_IN)[member] = counts_of(dispatch, group, ROWS_IN)[member] * row_bytes;
     }
-    return ek_all_to_all(group, out, bytes_out, in, bytes_in, NULL);
+    return send(dispatch, group, out, bytes_out, in, bytes_in);
 }
 
 /* Choices and weights, which belong together: a word each. */
@@ -140,7 +148,7 @@ ek_status ek_dispatch_plan(ek_dispatch *dispatch, ek_group *group, ek_buffer *st
     return send_choices(dispatch, group, staging, choices, weights);
 }
 
-ek_status ek_dispatch_send(const ek_dispatch *dispatch, ek_group *group, ek_buffer *staging, float *received,
+ek_status ek_dispatch_send(ek_dispatch *dispatch, ek_group *group, ek_buffer *staging, float *received,
                            const float *rows, size_t C)
 {
     EK_TRY(ek_buffer_reserve(staging, dispatch->sent * C * sizeof(float)));
@@ -151,7 +159,7 @@ ek_status ek_dispatch_send(const ek_dispatch *dispatch, ek_group *group, ek_buff
     return exchange(dispatch, group, false, out, received, C * sizeof *out);
 }
 
-ek_status ek_dispatch_return(const ek_dispatch *dispatch, ek_group *group, ek_buffer *staging, float *rows,
+ek_status ek_dispatch_return(ek_dispatch *dispatch, ek_group *group, ek_buffer *staging, float *rows,
                              const float *results, size_t C)
 {
     EK_TRY(ek_buffer_reserve(staging, dispatch->sent * C * sizeof(float)));

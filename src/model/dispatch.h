@@ -22,6 +22,7 @@ void ek_buffer_free(ek_buffer *buffer);
 typedef struct ek_dispatch {
     size_t sent, received; /* rows */
     size_t k;
+    uint64_t sent_bytes;        /* to other members, in all exchanges so far */
     ek_buffer sent_rows;        /* uint32_t [sent]: the row, by member it goes to */
     ek_buffer counts;           /* size_t [4][members]: rows and bytes to and from each member */
     ek_buffer arrived;          /* (received,2k): choices and weights of each row together */
@@ -46,11 +47,11 @@ ek_status ek_dispatch_plan(ek_dispatch *dispatch, ek_group *group, ek_buffer *st
                            const float *weights, const uint32_t *owner, size_t N, size_t k);
 
 /* received (dispatch->received,C), from everybody's rows (N,C). */
-ek_status ek_dispatch_send(const ek_dispatch *dispatch, ek_group *group, ek_buffer *staging, float *received,
+ek_status ek_dispatch_send(ek_dispatch *dispatch, ek_group *group, ek_buffer *staging, float *received,
                            const float *rows, size_t C);
 
 /* Adds to rows (N,C) what the members made of them: results (dispatch->received,C). */
-ek_status ek_dispatch_return(const ek_dispatch *dispatch, ek_group *group, ek_buffer *staging, float *rows,
+ek_status ek_dispatch_return(ek_dispatch *dispatch, ek_group *group, ek_buffer *staging, float *rows,
                              const float *results, size_t C);
 
 #endif

@@ -233,6 +233,14 @@ uint64_t ek_model_flops(const ek_model *model)
     return model->flops;
 }
 
+uint64_t ek_model_dispatched_bytes(const ek_model *model)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < ek_model_moe_layers(&model->config); i++)
+        bytes += model->mixture_memory[i].dispatch.sent_bytes;
+    return bytes;
+}
+
 void ek_model_regroup(ek_model *model, ek_group *tp, const uint32_t *expert_owners)
 {
     model->tp = tp;

@@ -136,4 +136,7 @@ ek_status ek_model_backward(ek_model *model, float *const *weights, float *const
  * attention's among them, counted as they run. What a pass did before a status ended it counts too. */
 uint64_t ek_model_flops(const ek_model *model);
 
+/* The bytes that this rank has sent to others for their experts, and back for theirs, so far: expert parallelism. */
+uint64_t ek_model_dispatched_bytes(const ek_model *model);
+
 #endif

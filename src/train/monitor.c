@@ -24,9 +24,9 @@
 /* What one replica's ranks said of the step that is being gathered. */
 typedef struct replica_step {
     uint32_t samples;
-    double busy_seconds, exposed_seconds; /* of the slowest rank */
-    uint64_t reshard_bytes, reduce_bytes; /* of all ranks */
-    double watts, predicted_seconds;      /* the most of a device; of the governor */
+    double busy_seconds, exposed_seconds;                 /* of the slowest rank */
+    uint64_t reshard_bytes, reduce_bytes, dispatch_bytes; /* of all ranks */
+    double watts, predicted_seconds;                      /* the most of a device; of the governor */
 } replica_step;
 
 struct ek_monitor {
@@ -190,12 +190,14 @@ static ek_status write_step(ek_monitor *monitor, double seconds)
     json_t *replicas = json_array();
     for (uint32_t r = 0; r < ek_membership_job(monitor->membership)->replicas; r++) {
         const replica_step *replica = &monitor->replicas[r];
-        json_array_append_new(
-            replicas, json_pack("{s:i, s:i, s:i, s:f, s:f, s:f, s:I, s:I}", "id", (int)r, "tp",
-                                (int)ek_membership_degree(monitor->membership, r), "samples", (int)replica->samples,
-                                "busy_seconds", replica->busy_seconds, "power_watts", replica->watts, "exposed_seconds",
-                                replica->exposed_seconds, "reshard_bytes", (json_int_t)replica->reshard_bytes,
-                                "reduce_bytes", (json_int_t)replica->reduce_bytes));
+        json_t *item = json_pack("{s:i, s:i, s:i, s:f, s:f, s:f, s:I, s:I}", "id", (int)r, "tp",
+                                 (int)ek_membership_degree(monitor->membership, r), "samples", (int)replica->samples,
+                                 "busy_seconds", replica->busy_seconds, "power_watts", replica->watts,
+                                 "exposed_seconds", replica->exposed_seconds, "reshard_bytes",
+                                 (json_int_t)replica->reshard_bytes, "reduce_bytes", (json_int_t)replica->reduce_bytes);
+        if (monitor->run->config->parallel.mode == EK_MODE_EP)
+            json_object_set_new(item, "dispatch_bytes", json_integer((json_int_t)replica->dispatch_bytes));
+        json_array_append_new(replicas, item);
     }
     json_t *line =
         json_pack("{s:I, s:f, s:f, s:f, s:I, s:f, s:f, s:f, s:o}", "step", (json_int_t)step->step, "loss", step->loss,
@@ -266,6 +268,7 @@ static ek_status gather_step(ek_monitor *monitor, uint32_t rank, const ek_step_r
         replica->exposed_seconds = fmax(replica->exposed_seconds, step->exposed_seconds);
         replica->reshard_bytes += step->reshard_bytes;
         replica->reduce_bytes += step->reduce_bytes;
+        replica->dispatch_bytes += step->dispatch_bytes;
         replica->watts = fmax(replica->watts, step->watts);
         replica->predicted_seconds = fmax(replica->predicted_seconds, step->predicted_seconds);
     }

@@ -423,6 +423,7 @@ static ek_status run_step(ek_worker *worker)
     ek_step_record record = {.kind = EK_RECORD_STEP, .step = current_step(worker)};
     record.started = ek_wall_seconds();
     double busy = work_seconds(worker), values[VALUES] = {0}, sums[VALUES];
+    uint64_t dispatched = worker->model ? ek_model_dispatched_bytes(worker->model) : 0;
 
     worker->began_step = true;
     beat(worker, EK_PHASE_FORWARD);
@@ -466,6 +467,7 @@ static ek_status run_step(ek_worker *worker)
     record.busy_seconds = work_seconds(worker) - busy;
     describe_pace(worker, &record);
     ek_sync_traffic(worker->sync, &record.reshard_bytes, &record.reduce_bytes);
+    record.dispatch_bytes = worker->model ? ek_model_dispatched_bytes(worker->model) - dispatched : 0;
     return ek_report(worker->engine, &record, sizeof record);
 }
 

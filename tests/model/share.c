@@ -129,6 +129,7 @@ ek_status share_run(model_share *share, ek_engine *engine, ek_group *tp, const u
     status = ek_model_forward(model, share->weights, tokens, B, loss);
     if (status == EK_OK)
         status = ek_model_backward(model, share->weights, share->gradients, tokens, B, scale, true);
+    share->dispatched_bytes = ek_model_dispatched_bytes(model);
     ek_model_destroy(model);
     return status;
 }

@@ -30,9 +30,10 @@ typedef struct model_share {
     ek_model_route route;          /* may be NULL, with its argument */
     void *user;
     float **weights, **gradients;
+    uint64_t dispatched_bytes; /* of the last run */
 } model_share;
 
-/* All but weights and gradients is set by the caller. */
+/* What stands before weights and gradients is set by the caller. */
 void share_create(model_share *share, const whole_model *whole);
 void share_destroy(model_share *share);
 

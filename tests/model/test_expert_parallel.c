@@ -26,6 +26,17 @@ typedef struct dispatch_job {
     const uint32_t *owners;  /* [EXPERTS] */
 } dispatch_job;
 
+/* Every token to experts 0 and 6: in the placements some ranks hold neither, and one both. */
+static ek_status to_two(void *user, uint32_t moe_layer, uint32_t B, uint32_t *choices)
+{
+    (void)user, (void)moe_layer;
+    for (uint32_t n = 0; n < B * SEQUENCE; n++) {
+        choices[2 * n] = 0;
+        choices[2 * n + 1] = EXPERTS - 1;
+    }
+    return EK_OK;
+}
+
 static ek_status add_over_ranks(double *value, ek_group *group)
 {
     double all[MOST_RANKS], sum = 0.0;
@@ -39,6 +50,21 @@ static ek_status add_over_ranks(double *value, ek_group *group)
     return EK_OK;
 }
 
+/* Every row goes once to each other rank that holds one of its experts, or several, with 2 k words; it comes back, and
+ * in backward the same again with k words. */
+static uint64_t bytes_sent(const dispatch_job *job, uint32_t rank)
+{
+    uint64_t C = job->whole.config.hidden, k = job->whole.config.top_k, there = 0, here = 0;
+    for (uint32_t peer = 0; peer < job->ranks; peer++) {
+        bool theirs = job->owners[0] == peer || job->owners[EXPERTS - 1] == peer;
+        bool ours = job->owners[0] == rank || job->owners[EXPERTS - 1] == rank;
+        there += peer != rank && theirs ? job->samples[rank] * SEQUENCE : 0;
+        here += peer != rank && ours ? job->samples[peer] * SEQUENCE : 0;
+    }
+    uint64_t counts = (job->ranks - 1) * sizeof(size_t);
+    return ek_model_moe_layers(&job->whole.config) * (counts + 4 * (there * (2 * k + 2 * C) + here * (2 * C + k)));
+}
+
 static ek_status check_share(model_share *share, ek_engine *engine, ek_group *group, const dispatch_job *job)
 {
     uint32_t first = 0, rank = ek_engine_rank(engine);
@@ -47,6 +73,9 @@ static ek_status check_share(model_share *share, ek_engine *engine, ek_group *gr
     ek_model_loss loss;
     EK_TRY(
         share_run(share, engine, group, job->tokens + (size_t)first * (SEQUENCE + 1), job->samples[rank], 0.5f, &loss));
+    if (job->whole.route == to_two && share->dispatched_bytes != (job->ranks > 1 ? bytes_sent(job, rank) : 0))
+        return ek_fail(EK_CORRUPT, "%llu bytes were sent, expected %llu", (unsigned long long)share->dispatched_bytes,
+                       (unsigned long long)bytes_sent(job, rank));
     EK_TRY(add_over_ranks(&loss.cross_entropy, group));
     EK_TRY(add_over_ranks(&loss.balance, group));
     if (!(fabs(loss.cross_entropy - job->loss.cross_entropy) <= 1e-6 * job->loss.cross_entropy &&
@@ -162,17 +191,6 @@ static void test_shapes(void **state)
     config.top_k = EXPERTS;
     config.aux_loss = 0.0f;
     check_model(config, NULL);
-}
-
-/* Every token to experts 0 and 6: in the placements some ranks hold neither, and one both. */
-static ek_status to_two(void *user, uint32_t moe_layer, uint32_t B, uint32_t *choices)
-{
-    (void)user, (void)moe_layer;
-    for (uint32_t n = 0; n < B * SEQUENCE; n++) {
-        choices[2 * n] = 0;
-        choices[2 * n + 1] = EXPERTS - 1;
-    }
-    return EK_OK;
 }
 
 static void test_ranks_without_tokens(void **state)
