@@ -255,6 +255,17 @@ static void test_files_that_cannot_be_used(void **state)
                  "file with --metrics\n");
 }
 
+/* examples/moe.yaml trains as it stands, but for its data and its steps; it is expert-parallel, and says so. */
+static void test_experts(void **state)
+{
+    (void)state;
+    outcome got = RUN("train", "--config", EXPERTS_CONFIG, SET_DATA, "--set=train.steps=2");
+    assert_string_equal(got.errors, "");
+    assert_int_equal(got.status, 0);
+    assert_non_null(strstr(got.output, "training 15.0 M parameters on EP4+EP4: 2 steps of 16 samples, 2048 tokens\n"));
+    assert_non_null(strstr(got.output, "2xEP4 700 W, 8 samples"));
+}
+
 static void test_unit_lost(void **state)
 {
     (void)state;
@@ -304,10 +315,10 @@ static void test_full_output(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_version),     cmocka_unit_test(test_help),
-        cmocka_unit_test(test_refusals),    cmocka_unit_test(test_files_that_cannot_be_used),
-        cmocka_unit_test(test_unit_lost),   cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_full_output),
+        cmocka_unit_test(test_version),   cmocka_unit_test(test_help),
+        cmocka_unit_test(test_refusals),  cmocka_unit_test(test_files_that_cannot_be_used),
+        cmocka_unit_test(test_experts),   cmocka_unit_test(test_unit_lost),
+        cmocka_unit_test(test_no_memory), cmocka_unit_test(test_full_output),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
