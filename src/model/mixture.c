@@ -11,18 +11,21 @@
 void ek_mixture_free(ek_mixture *mixture)
 {
     ek_dispatch_free(&mixture->dispatch);
-    ek_buffer *const buffers[] = {&mixture->first, &mixture->choice, &mixture->in, &mixture->hidden,
-                                  &mixture->activated};
-    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
-        ek_buffer_free(buffers[i]);
+    ek_buffer_free(&mixture->first);
+    ek_buffer_free(&mixture->choice);
+    ek_buffer_free(&mixture->in);
+    ek_buffer_free(&mixture->hidden);
+    ek_buffer_free(&mixture->activated);
 }
 
 void ek_mixture_scratch_free(ek_mixture_scratch *scratch)
 {
-    ek_buffer *const buffers[] = {&scratch->staging,   &scratch->received,   &scratch->results,
-                                  &scratch->d_weights, &scratch->expert_out, &scratch->d_activated};
-    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
-        ek_buffer_free(buffers[i]);
+    ek_buffer_free(&scratch->staging);
+    ek_buffer_free(&scratch->results);
+    ek_buffer_free(&scratch->received);
+    ek_buffer_free(&scratch->d_weights);
+    ek_buffer_free(&scratch->expert_out);
+    ek_buffer_free(&scratch->d_activated);
 }
 
 static ek_status reserve_floats(ek_buffer *buffer, size_t count)

@@ -32,7 +32,8 @@ static void place_mixture(const ek_model *model, ek_mixture *mixture, cursor *ar
     mixture->probabilities = take(arena, N * E);
     mixture->weights = take(arena, N * k);
     mixture->fractions = take(arena, B * E);
-    mixture->choices = (uint32_t *)take(arena, N * k);
+    void *choices = take(arena, N * k); /* words of the same size */
+    mixture->choices = choices;
 }
 
 static void place_layer(const ek_model *model, uint32_t l, cursor *arena)

@@ -10,10 +10,9 @@
 #include "testing.h"
 #include "train/training.h"
 
-enum { STEPS = 40, EXPERTS_CHOICES_PER_STEP = 10 * 32 * 4 }; /* samples, tokens, layers */
+enum { STEPS = 40, ROUTED_PER_STEP = 10 * 32 * 4 }; /* samples, tokens, layers */
 
 static const char *const modes[] = {"parallel.mode=tp", "parallel.mode=ep"};
-#define FOR_EACH_PARALLEL_MODE(mode) for (int mode = 0; mode < 2; mode++)
 
 static char routes[64];
 static training_result one_rank;
@@ -78,8 +77,7 @@ static void test_it_learns(void **state)
 static void test_layouts(void **state)
 {
     (void)state;
-    FOR_EACH_PARALLEL_MODE(mode)
-    {
+    for (int mode = 0; mode < 2; mode++) {
         check((training_spec){.base = "experts"}, mode, 0, "4 4");
         check((training_spec){.base = "experts", .set = {"parallel.degrees=[4, 3]"}}, mode, 0, "4 3");
         check((training_spec){.base = "experts", .set = {"parallel.dp=3", "parallel.degrees=[4, 3, 2]"}}, mode, 0,
@@ -90,8 +88,7 @@ static void test_layouts(void **state)
 static void test_kill_in_each_phase(void **state)
 {
     (void)state;
-    FOR_EACH_PARALLEL_MODE(mode)
-    {
+    for (int mode = 0; mode < 2; mode++) {
         for (int phase = EK_PHASE_FORWARD; phase < EK_PHASE_RECOVERY; phase++)
             check((training_spec){.base = "experts",
                                   .faults = {{.step = 12, .replica = 1, .slot = 2, .phase = (ek_phase)phase}},
@@ -118,8 +115,7 @@ static void test_hang(void **state)
 static void test_returns_and_spares(void **state)
 {
     (void)state;
-    FOR_EACH_PARALLEL_MODE(mode)
-    {
+    for (int mode = 0; mode < 2; mode++) {
         check((training_spec){.base = "experts",
                               .set = {"parallel.dp=3"},
                               .faults = {{.step = 5, .replica = 1, .slot = 2, .phase = EK_PHASE_BACKWARD},
@@ -200,8 +196,7 @@ static void test_experts_that_nothing_divides(void **state)
 static void test_free_choices(void **state)
 {
     (void)state;
-    FOR_EACH_PARALLEL_MODE(mode)
-    {
+    for (int mode = 0; mode < 2; mode++) {
         training_result result;
         run_training(&(training_spec){.base = "experts",
                                       .set = {modes[mode], "parallel.degrees=[4, 3]"},
@@ -214,10 +209,10 @@ static void test_free_choices(void **state)
             double difference = fabs(result.losses[step] / one_rank.losses[step] - 1.0);
             if (!(difference <= (flips ? 1e-2 : 1e-4)))
                 fail_msg("step %zu: %g apart after %llu flips", step, difference, (unsigned long long)flips);
-            assert_true(result.route_flips[step] <= EXPERTS_CHOICES_PER_STEP);
+            assert_true(result.route_flips[step] <= ROUTED_PER_STEP);
             flips += result.route_flips[step];
         }
-        assert_true(flips < STEPS * EXPERTS_CHOICES_PER_STEP / 100);
+        assert_true(flips < STEPS * ROUTED_PER_STEP / 100);
     }
 }
 
@@ -235,7 +230,7 @@ static void test_flips_are_counted(void **state)
     run_training(&training, &replayed);
     assert_ok(compared.status);
     assert_ok(replayed.status);
-    assert_in_range(compared.route_flips[1], EXPERTS_CHOICES_PER_STEP / 2, EXPERTS_CHOICES_PER_STEP);
+    assert_in_range(compared.route_flips[1], ROUTED_PER_STEP / 2, ROUTED_PER_STEP);
     assert_true(replayed.route_flips[1] > 0 && replayed.losses[1] != compared.losses[1]);
 }
 
