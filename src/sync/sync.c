@@ -32,6 +32,7 @@ typedef struct gradient_bucket {
 
 typedef struct tensor_place {
     size_t offset, own;
+    bool replicated;
 } tensor_place;
 
 struct ek_sync {
@@ -40,6 +41,7 @@ struct ek_sync {
     uint32_t replica_root;                              /* index of the first core in the replica's group */
     ek_group *reduce_group, *replica_group, *all_group; /* all_group: NULL where nothing is partial */
     tensor_place *tensors;
+    size_t tensor_count;
     gradient_bucket *buckets;
     uint32_t bucket_count, started;
     size_t elements;
@@ -71,6 +73,7 @@ static size_t place_replicated(ek_sync *sync, uint32_t b, bool partial, const ek
             continue;
         sync->tensors[t].offset = sync->elements;
         sync->tensors[t].own = tensors[t].unit_elements;
+        sync->tensors[t].replicated = true;
         sync->elements += tensors[t].unit_elements;
     }
     return sync->elements - first;
@@ -197,6 +200,7 @@ static ek_status check_tensors(const ek_membership *membership, const ek_tensor 
 static ek_status build(ek_sync *sync, const ek_membership *membership, const ek_tensor *tensors, size_t tensor_count)
 {
     sync->tensors = calloc(tensor_count + 1, sizeof *sync->tensors);
+    sync->tensor_count = tensor_count;
     sync->buckets = calloc(sync->bucket_count + 1u, sizeof *sync->buckets);
     if (!sync->tensors || !sync->buckets)
         return ek_fail(EK_NO_MEMORY, "out of memory for the gradient transfer plan");
@@ -210,7 +214,7 @@ static ek_status build(ek_sync *sync, const ek_membership *membership, const ek_
     for (uint32_t i = 0; i < sync_level; i++)
         sync->core = sync->core && drop_order[i] != role;
     sync->first_core = role == ek_membership_first_core(membership);
-    sync->counts_norm = sync->core;
+    sync->counts_norm = true;
     for (uint32_t r = 0; r < replica; r++) /* the lowest replica that is in use counts the norm */
         sync->counts_norm = sync->counts_norm && !ek_membership_degree(membership, r);
     place_tensors(sync, membership, replica, role, tensors, tensor_count);
@@ -330,24 +334,29 @@ ek_status ek_sync_finish(ek_sync *sync, float *gradients)
     return sync->last ? ek_wait(sync->engine, EK_LANE_GRADIENT, sync->last) : EK_OK;
 }
 
+static double sum_of_squares(const float *values, size_t count)
+{
+    double sum = 0.0, sums[8] = {0}; /* eight side by side, which the compiler can keep in vector registers */
+    size_t i = 0;
+    for (; i + 8 <= count; i += 8)
+        for (size_t j = 0; j < 8; j++)
+            sums[j] += (double)values[i + j] * values[i + j];
+    for (; i < count; i++)
+        sums[i % 8] += (double)values[i] * values[i];
+    for (size_t j = 0; j < 8; j++)
+        sum += sums[j];
+    return sum;
+}
+
+/* Every rank of one replica counts its own units, extras too, so that a healthy replica has no more to do beside a
+ * reduced one. */
 double ek_sync_square(const ek_sync *sync, const float *gradients)
 {
     double square = 0.0;
-    if (!sync->counts_norm)
-        return square;
-    for (uint32_t b = 0; b < sync->bucket_count; b++) {
-        const gradient_bucket *bucket = &sync->buckets[b];
-        const float *run = gradients + bucket->first;
-        size_t count = bucket->sharded + (sync->first_core ? bucket->replicated + bucket->partial : 0);
-        double partial[8] = {0}; /* eight sums side by side, which the compiler can keep in vector registers */
-        size_t i = 0;
-        for (; i + 8 <= count; i += 8)
-            for (size_t j = 0; j < 8; j++)
-                partial[j] += (double)run[i + j] * run[i + j];
-        for (; i < count; i++)
-            partial[i % 8] += (double)run[i] * run[i];
-        for (size_t j = 0; j < 8; j++)
-            square += partial[j];
+    for (size_t t = 0; t < sync->tensor_count && sync->counts_norm; t++) {
+        const tensor_place *tensor = &sync->tensors[t];
+        if (!tensor->replicated || sync->first_core)
+            square += sum_of_squares(gradients + tensor->offset, tensor->own);
     }
     return square;
 }

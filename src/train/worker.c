@@ -353,12 +353,19 @@ static uint32_t read_samples(ek_worker *worker, uint32_t round)
     return B;
 }
 
+/* The rank's own units alone: what arrives in the synchronisation overwrites its place. */
+static void clear_gradients(const ek_worker *worker)
+{
+    for (size_t t = 0; worker->gradients && t < worker->run->tensor_count; t++)
+        memset(worker->gradient_of[t], 0, ek_sync_own(worker->sync, t) * sizeof(float));
+}
+
 /* The gradients of the rank's samples, and the sums of their losses. Buckets are on their way when it returns. */
 static ek_status forward_and_backward(ek_worker *worker, ek_model_loss *sums)
 {
     float scale = (float)(1.0 / ((double)worker->samples_of_all * worker->config->model.sequence));
     float *const *weights = worker->store.planes[EK_PLANE_WEIGHTS];
-    memset(worker->gradients, 0, ek_sync_elements(worker->sync) * sizeof(float));
+    clear_gradients(worker);
     for (uint32_t round = 0; round < worker->rounds; round++) {
         ek_model_loss loss;
         uint32_t B = read_samples(worker, round);
@@ -380,8 +387,7 @@ static ek_status contribute_zeros(ek_worker *worker)
 {
     EK_TRY(fault_point(worker, EK_PHASE_FORWARD));
     EK_TRY(fault_point(worker, EK_PHASE_BACKWARD));
-    if (worker->gradients)
-        memset(worker->gradients, 0, ek_sync_elements(worker->sync) * sizeof(float));
+    clear_gradients(worker);
     for (uint32_t bucket = 0; bucket < worker->run->bucket_count; bucket++)
         EK_TRY(ek_sync_start(worker->sync, worker->gradients, bucket));
     return EK_OK;
