@@ -106,6 +106,7 @@ static void test_hang(void **state)
 {
     (void)state;
     check((training_spec){.base = "experts",
+                          .set = {"engine.timeout_seconds=1"},
                           .faults = {{.hang = true, .step = 10, .replica = 0, .slot = 1, .phase = EK_PHASE_FORWARD}},
                           .fault_count = 1},
           1, 1, "3 4");

@@ -33,7 +33,7 @@ static const char experts[] =
     "parallel: {dp: 2, tp: 4}\n"
     "batch: {global: 10, micro: 2}\n"
     "train: {steps: 40}\nhealth: {compare_every: 1}\n"
-    "engine: {timeout_seconds: 1}\n";
+    "engine: {timeout_seconds: 20}\n";
 
 static const char common[] = "data: {path: " TEST_TEXT "}\n"
                              "optimizer: {lr: 1.0e-3, warmup_steps: 10}\n";
