@@ -23,6 +23,12 @@ ek_status ek_bench_return(void);
 /* What a reduced peer costs a healthy replica: compute-thread CPU time per step of TP2 beside TP1 and beside TP2. */
 ek_status ek_bench_overhead(void);
 
+/* The same in expert parallelism. */
+ek_status ek_bench_expert_overhead(void);
+
+/* Bytes that tokens' way to experts and back takes in EP4 and in EP3, against the least possible. */
+ek_status ek_bench_dispatch(void);
+
 /* Sampled scenarios of the simulator by the second of a core. bench/run holds them against numpy. */
 ek_status ek_bench_sim(void);
 

@@ -16,19 +16,33 @@
 
 #define TEXT_BYTES (256 * 1024)
 
-/* A file in memory with a path that can be opened. */
-typedef struct memory_file {
-    int fd;
-    char path[48];
-} memory_file;
-
-static ek_status create_file(memory_file *file, const void *content, size_t bytes)
+ek_status ek_bench_file_create(ek_bench_file *file, const void *content, size_t bytes)
 {
     file->fd = memfd_create("evenkeel-bench", MFD_CLOEXEC);
-    if (file->fd < 0 || write(file->fd, content, bytes) != (ssize_t)bytes)
+    if (file->fd < 0 || write(file->fd, content, bytes) != (ssize_t)bytes) {
+        ek_bench_file_close(file);
         return ek_fail(EK_SYSTEM, "cannot make a file in memory: %s", strerror(errno));
+    }
     snprintf(file->path, sizeof file->path, "/proc/self/fd/%d", file->fd);
     return EK_OK;
+}
+
+void ek_bench_file_close(ek_bench_file *file)
+{
+    if (file->fd >= 0)
+        close(file->fd);
+    file->fd = -1;
+}
+
+ek_status ek_bench_config(ek_config **config, const char *yaml, const char *data_path)
+{
+    char data[96];
+    snprintf(data, sizeof data, "data.path=%s", data_path);
+    ek_bench_file file;
+    EK_TRY(ek_bench_file_create(&file, yaml, strlen(yaml)));
+    ek_status status = ek_config_read(config, file.path, (const char *const[]){data}, 1);
+    ek_bench_file_close(&file);
+    return status;
 }
 
 static void read_step(json_t *line, ek_bench_job *job)
@@ -47,6 +61,7 @@ static void read_step(json_t *line, ek_bench_job *job)
             break;
         step->busy_seconds[i] = json_real_value(json_object_get(replica, "busy_seconds"));
         step->exposed_seconds[i] = json_real_value(json_object_get(replica, "exposed_seconds"));
+        step->dispatch_bytes[i] = (uint64_t)json_integer_value(json_object_get(replica, "dispatch_bytes"));
     }
 }
 
@@ -68,13 +83,10 @@ static void read_metrics(const char *path, ek_bench_job *job)
         fclose(file);
 }
 
-static ek_status run(const memory_file *yaml, const memory_file *text, const memory_file *metrics,
-                     const ek_bench_setup *setup)
+static ek_status run(const ek_bench_file *text, const ek_bench_file *metrics, const ek_bench_setup *setup)
 {
-    char data[96];
-    snprintf(data, sizeof data, "data.path=%s", text->path);
     ek_config *config;
-    EK_TRY(ek_config_read(&config, yaml->path, (const char *const[]){data}, 1));
+    EK_TRY(ek_bench_config(&config, setup->yaml, text->path));
     config->engine.link_bytes_per_second = setup->link_bytes_per_second;
     config->engine.link_latency_seconds = setup->link_latency_seconds;
     ek_status status = ek_train(&(ek_train_options){.config = config,
@@ -82,6 +94,8 @@ static ek_status run(const memory_file *yaml, const memory_file *text, const mem
                                                     .fault_count = setup->fault_count,
                                                     .rejoins = setup->rejoins,
                                                     .rejoin_count = setup->rejoin_count,
+                                                    .routes = setup->routes,
+                                                    .routes_path = setup->routes_path,
                                                     .metrics_path = metrics->path,
                                                     .quiet = true});
     ek_config_destroy(config);
@@ -90,25 +104,22 @@ static ek_status run(const memory_file *yaml, const memory_file *text, const mem
 
 ek_status ek_bench_run(const ek_bench_setup *setup, ek_bench_job *job)
 {
-    memory_file files[3] = {{.fd = -1}, {.fd = -1}, {.fd = -1}};
+    ek_bench_file text_file = {.fd = -1}, metrics = {.fd = -1};
     char *text = malloc(TEXT_BYTES);
     ek_status status = text ? EK_OK : ek_fail(EK_NO_MEMORY, "out of memory for the benchmark's text");
     for (size_t i = 0; text && i < TEXT_BYTES; i++)
         text[i] = (char)('a' + ek_random_u64(1, 0, i) % 26);
     if (status == EK_OK)
-        status = create_file(&files[0], setup->yaml, strlen(setup->yaml));
+        status = ek_bench_file_create(&text_file, text, TEXT_BYTES);
     if (status == EK_OK)
-        status = create_file(&files[1], text, TEXT_BYTES);
+        status = ek_bench_file_create(&metrics, "", 0);
     if (status == EK_OK)
-        status = create_file(&files[2], NULL, 0);
-    if (status == EK_OK)
-        status = run(&files[0], &files[1], &files[2], setup);
+        status = run(&text_file, &metrics, setup);
     *job = (ek_bench_job){0};
     if (status == EK_OK)
-        read_metrics(files[2].path, job);
-    for (int i = 0; i < 3; i++)
-        if (files[i].fd >= 0)
-            close(files[i].fd);
+        read_metrics(metrics.path, job);
+    ek_bench_file_close(&text_file);
+    ek_bench_file_close(&metrics);
     free(text);
     return status;
 }

@@ -11,9 +11,15 @@
 /* The model of examples/tiny.yaml; the rest of the configuration follows it. */
 #define EK_BENCH_TINY "model: {layers: 4, hidden: 256, heads: 8, kv_heads: 4, ffn: 704, vocab: 256, sequence: 128}\n"
 
+/* The model of examples/moe.yaml, likewise. */
+#define EK_BENCH_EXPERTS                                                                                               \
+    "model: {layers: 4, hidden: 256, heads: 8, kv_heads: 4, ffn: 704, vocab: 256, sequence: 128,\n"                    \
+    "        experts: 12, top_k: 2, expert_ffn: 352}\n"
+
 typedef struct ek_bench_step {
     double at, seconds; /* when it was committed; how long it took */
     double busy_seconds[EK_BENCH_REPLICAS_MOST], exposed_seconds[EK_BENCH_REPLICAS_MOST];
+    uint64_t dispatch_bytes[EK_BENCH_REPLICAS_MOST];
 } ek_bench_step;
 
 typedef struct ek_bench_job {
@@ -31,7 +37,21 @@ typedef struct ek_bench_setup {
     const ek_rejoin *rejoins;
     size_t rejoin_count;
     double link_bytes_per_second, link_latency_seconds; /* emulated link; 0: none */
+    ek_routes_use routes;
+    const char *routes_path;
 } ek_bench_setup;
+
+/* A file in memory with a path that can be opened. */
+typedef struct ek_bench_file {
+    int fd;
+    char path[48];
+} ek_bench_file;
+
+ek_status ek_bench_file_create(ek_bench_file *file, const void *content, size_t bytes);
+void ek_bench_file_close(ek_bench_file *file);
+
+/* The configuration of a benchmark that reads its tokens from `data_path`. */
+ek_status ek_bench_config(ek_config **config, const char *yaml, const char *data_path);
 
 ek_status ek_bench_run(const ek_bench_setup *setup, ek_bench_job *job);
 

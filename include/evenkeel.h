@@ -380,6 +380,10 @@ typedef struct ek_tensor {
     uint32_t group;
     uint32_t bucket; /* 0 … buckets-1, in the order in which backward completes them */
     size_t unit_elements;
+    /* A replicated tensor: false, all ranks of a replica come to the same gradient (tensor parallelism: norms); true,
+     * each has a part of it, and the sum over all ranks of the job is the gradient (expert parallelism: all but the
+     * experts). */
+    bool partial;
 } ek_tensor;
 
 /* Gradient synchronisation between replicas of different degree (docs/concepts.md, "Gradient synchronisation"): per

@@ -16,11 +16,14 @@ static const struct {
                   {"recovery", ek_bench_recovery},
                   {"return", ek_bench_return},
                   {"overhead", ek_bench_overhead},
+                  {"expert-overhead", ek_bench_expert_overhead},
+                  {"dispatch", ek_bench_dispatch},
                   {"sim", ek_bench_sim}};
 #define BENCHMARK_COUNT (sizeof benchmarks / sizeof *benchmarks)
 
 static const struct argp_option options[] = {
-    {"only", KEY_ONLY, "NAME", 0, "Run that one alone: speed, recovery, return, overhead or sim; may be repeated", 0},
+    {"only", KEY_ONLY, "NAME", 0,
+     "Run that one alone: speed, recovery, return, overhead, expert-overhead, dispatch or sim; may be repeated", 0},
     {0},
 };
 

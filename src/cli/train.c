@@ -20,6 +20,7 @@ enum {
     KEY_REJOIN,
     KEY_FLIP,
     KEY_SLOW,
+    KEY_ROUTES,
     KEY_METRICS,
     KEY_EMULATE_LINK,
     KEY_QUIET
@@ -38,6 +39,10 @@ static const struct argp_option options[] = {
      0},
     {"slow", KEY_SLOW, "STEP:REPLICA.SLOT@FACTOR", 0,
      "Have that rank report FACTOR times its busy time from STEP on; may be repeated", 0},
+    {"routes", KEY_ROUTES, "USE:FILE", 0,
+     "Experts: USE is record, to write to FILE which ones tokens go to; replay, to send them there again; compare, to "
+     "count those that go elsewhere",
+     0},
     {"metrics", KEY_METRICS, "FILE", 0, "Write a JSON line to FILE for every step and event", 0},
     {"emulate-link", KEY_EMULATE_LINK, "GBps:MICROSECONDS", 0,
      "Delay communication as a link of so many gigabytes (10^9 bytes) per second and of that latency would", 0},
@@ -58,6 +63,8 @@ typedef struct command_line {
     size_t flip_count;
     ek_slow *slows;
     size_t slow_count;
+    ek_routes_use routes;
+    const char *routes_path;
     double link_bytes_per_second, link_latency_seconds;
     bool quiet;
 } command_line;
@@ -223,6 +230,21 @@ static ek_status parse_slow(const char *text, ek_slow *slow)
     return EK_OK;
 }
 
+static ek_status parse_routes(const char *text, command_line *given)
+{
+    static const char *const uses[] = {
+        [EK_ROUTES_RECORD] = "record:", [EK_ROUTES_REPLAY] = "replay:", [EK_ROUTES_COMPARE] = "compare:"};
+    for (ek_routes_use use = EK_ROUTES_RECORD; use <= EK_ROUTES_COMPARE; use++) {
+        size_t length = strlen(uses[use]);
+        if (strncmp(text, uses[use], length) != 0 || text[length] == '\0')
+            continue;
+        given->routes = use;
+        given->routes_path = text + length;
+        return EK_OK;
+    }
+    return ek_fail(EK_INVALID, "--routes %s: record:FILE, replay:FILE or compare:FILE is needed", text);
+}
+
 static ek_status parse_link(const char *text, command_line *given)
 {
     const char *rest = text;
@@ -261,6 +283,9 @@ static error_t parse_option(int key, char *argument, struct argp_state *state)
         break;
     case KEY_SLOW:
         status = parse_slow(argument, &given->slows[given->slow_count++]);
+        break;
+    case KEY_ROUTES:
+        status = parse_routes(argument, given);
         break;
     case KEY_METRICS:
         given->metrics_path = argument;
@@ -303,6 +328,8 @@ static ek_status train(const command_line *given)
             .flip_count = given->flip_count,
             .slows = given->slows,
             .slow_count = given->slow_count,
+            .routes = given->routes,
+            .routes_path = given->routes_path,
             .metrics_path = given->metrics_path,
             .quiet = given->quiet,
         });

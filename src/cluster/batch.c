@@ -3,8 +3,7 @@
 
 #include <math.h>
 
-/* The range that an even split over `parts` gives to part `index`. */
-static ek_batch_share even_share(uint32_t samples, uint32_t parts, uint32_t index)
+ek_batch_share ek_batch_even(uint32_t samples, uint32_t parts, uint32_t index)
 {
     uint32_t first = (uint32_t)((uint64_t)index * samples / parts);
     uint32_t end = (uint32_t)(((uint64_t)index + 1) * samples / parts);
@@ -17,14 +16,14 @@ void ek_batch_split(uint32_t samples, const bool *active, uint32_t replicas, ek_
     for (uint32_t replica = 0; replica < replicas; replica++)
         active_count += active[replica];
     for (uint32_t replica = 0; replica < replicas; replica++)
-        shares[replica] = active[replica] ? even_share(samples, active_count, index++) : (ek_batch_share){0};
+        shares[replica] = active[replica] ? ek_batch_even(samples, active_count, index++) : (ek_batch_share){0};
 }
 
 void ek_batch_shrink(uint32_t samples, const double *seconds, double step_seconds, uint32_t replicas,
                      ek_batch_share *shares)
 {
     for (uint32_t replica = 0; replica < replicas; replica++) {
-        shares[replica] = even_share(samples, replicas, replica);
+        shares[replica] = ek_batch_even(samples, replicas, replica);
         double fitting = floor(step_seconds / seconds[replica]);
         if (fitting < shares[replica].count)
             shares[replica].count = (uint32_t)fitting;
@@ -65,7 +64,7 @@ void ek_batch_rebalance(uint32_t samples, const double *seconds, uint32_t replic
         shares[replica] = (ek_batch_share){0};
         if (seconds[replica] == INFINITY)
             continue;
-        shares[replica].first = even_share(samples, active_count, index++).count;
+        shares[replica].first = ek_batch_even(samples, active_count, index++).count;
         double whole = floor(samples / samples_per_second / seconds[replica]);
         shares[replica].count = whole < left ? (uint32_t)whole : left;
         left -= shares[replica].count;

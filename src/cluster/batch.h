@@ -16,6 +16,9 @@ typedef struct ek_batch_share {
     uint32_t first, count; /* samples of the global batch */
 } ek_batch_share;
 
+/* The contiguous range that an even split over `parts` gives to part `index`. */
+ek_batch_share ek_batch_even(uint32_t samples, uint32_t parts, uint32_t index);
+
 /* Policy keep: the active replicas take contiguous ranges in order of replica, even within one sample; the others get
  * none. If none is active nobody gets samples. shares is [replicas]. */
 void ek_batch_split(uint32_t samples, const bool *active, uint32_t replicas, ek_batch_share *shares);

@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "base/memory.h"
@@ -25,10 +26,23 @@ static float *take(cursor *arena, size_t count)
     return piece;
 }
 
-static void place_layer(const ek_model *model, ek_layer_activations *layer, cursor *arena)
+static void place_mixture(const ek_model *model, ek_mixture *mixture, cursor *arena)
+{
+    size_t B = model->micro_batch, N = B * model->T, E = model->config.experts, k = model->config.top_k;
+    mixture->probabilities = take(arena, N * E);
+    mixture->weights = take(arena, N * k);
+    mixture->fractions = take(arena, B * E);
+    void *choices = take(arena, N * k); /* words of the same size */
+    mixture->choices = choices;
+}
+
+static void place_layer(const ek_model *model, uint32_t l, cursor *arena)
 {
     size_t B = model->micro_batch, C = model->C, D = model->D, G = model->G, R = model->R, F = model->F;
     size_t N = B * model->T;
+    ek_layer_activations *layer = &model->layers[l];
+    if (l > 0)
+        layer->in = take(arena, N * C);
     layer->attention_inverse_rms = take(arena, N);
     layer->attention_in = take(arena, N * C);
     layer->qkv = take(arena, N * G * (R + 2) * D);
@@ -37,8 +51,12 @@ static void place_layer(const ek_model *model, ek_layer_activations *layer, curs
     layer->middle = take(arena, N * C);
     layer->ffn_inverse_rms = take(arena, N);
     layer->ffn_in = take(arena, N * C);
-    layer->gate_up = take(arena, N * 2 * F);
-    layer->activated = take(arena, N * F);
+    if (ek_model_has_ffn(&model->config, l)) {
+        layer->gate_up = take(arena, N * 2 * F);
+        layer->activated = take(arena, N * F);
+    }
+    if (layer->mixture)
+        place_mixture(model, layer->mixture, arena);
 }
 
 /* Places what the ranks of the replica reduce, in memory that all of them reach. */
@@ -49,7 +67,7 @@ static size_t place_reduced(ek_model *model, float *memory)
     model->layers[0].in = take(&reduced, N * C);
     model->max = take(&reduced, N);
     model->sums = take(&reduced, 2 * N);
-    model->branch = take(&reduced, N * C);
+    model->branch = take(&reduced, N * (C + (model->config.experts ? model->config.top_k : 0)));
     return reduced.used;
 }
 
@@ -58,16 +76,15 @@ static size_t place(ek_model *model, float *memory)
 {
     size_t C = model->C, D = model->D, G = model->G, R = model->R, N = model->micro_batch * model->T;
     cursor arena = {.memory = memory};
-    for (uint32_t layer = 0; layer < model->config.layers; layer++) {
-        if (layer > 0)
-            model->layers[layer].in = take(&arena, N * C);
-        place_layer(model, &model->layers[layer], &arena);
-    }
+    for (uint32_t layer = 0; layer < model->config.layers; layer++)
+        place_layer(model, layer, &arena);
     model->last = take(&arena, N * C);
     model->last_inverse_rms = take(&arena, N);
     model->normed = take(&arena, N * C);
     model->logits = take(&arena, N * model->V);
     model->d_residual = take(&arena, N * C);
+    if (model->config.experts)
+        model->mixtures.d_logits = take(&arena, N * model->config.experts);
 
     cursor shared = arena;
     model->d_activated = take(&shared, N * model->F);
@@ -106,7 +123,38 @@ static void map_rows(ek_model *model, const uint32_t *vocab_units, uint32_t coun
     for (uint32_t token = 0; token < model->config.vocab; token++)
         model->row_of[token] = EK_NO_ROW;
     for (uint32_t row = 0; row < count * block; row++)
-        model->row_of[vocab_units[row / block] * block + row % block] = row;
+        model->row_of[(vocab_units ? vocab_units[row / block] : row / block) * block + row % block] = row;
+}
+
+/* The layers' tensors, and which of them have experts. */
+static void prepare_layers(ek_model *model)
+{
+    const ek_model_config *config = &model->config;
+    for (uint32_t l = 0; l < config->layers; l++) {
+        for (ek_layer_tensor kind = 0; kind < EK_LAYER_TENSORS; kind++)
+            model->layers[l].tensors[kind] = ek_model_layer_tensor(config, l, kind);
+        if (ek_model_is_moe(config, l))
+            model->layers[l].mixture = &model->mixture_memory[l / config->moe_every];
+    }
+}
+
+static ek_status allocate_experts(ek_model *model, const ek_model_options *options)
+{
+    uint32_t experts = model->config.experts;
+    if (!experts)
+        return EK_OK;
+    model->mixture_memory = calloc(ek_model_moe_layers(&model->config), sizeof *model->mixture_memory);
+    model->held = malloc(experts * sizeof *model->held);
+    model->owner = calloc(experts, sizeof *model->owner);
+    if (!model->mixture_memory || !model->held || !model->owner)
+        return ek_fail(EK_NO_MEMORY, "no memory for the tables of experts");
+    for (uint32_t expert = 0; expert < experts; expert++)
+        model->held[expert] = EK_NO_ROW;
+    for (uint32_t i = 0; i < model->U; i++)
+        model->held[options->expert_units ? options->expert_units[i] : i] = i;
+    model->mixtures.staging.engine = model->mixtures.results.engine = model->engine;
+    ek_model_regroup(model, model->tp, options->expert_owners);
+    return EK_OK;
 }
 
 ek_status ek_model_create(ek_model **model, const ek_model_options *options)
@@ -121,6 +169,7 @@ ek_status ek_model_create(ek_model **model, const ek_model_options *options)
         .engine = options->engine,
         .tp = options->tp,
         .progress = options->progress,
+        .route = options->route,
         .user = options->user,
         .C = config->hidden,
         .T = config->sequence,
@@ -129,6 +178,7 @@ ek_status ek_model_create(ek_model **model, const ek_model_options *options)
         .R = config->heads / config->kv_heads,
         .F = (size_t)options->units[EK_GROUP_FFN] * config->ffn_block,
         .V = (size_t)options->units[EK_GROUP_VOCAB] * config->vocab_block,
+        .U = options->units[EK_GROUP_EXPERTS],
         .micro_batch = options->micro_batch,
     };
     size_t N = made->micro_batch * made->T;
@@ -140,7 +190,11 @@ ek_status ek_model_create(ek_model **model, const ek_model_options *options)
         ek_model_destroy(made);
         return ek_fail(EK_NO_MEMORY, "no memory for the tables of a model");
     }
-    ek_status status = allocate_arenas(made);
+    ek_status status = allocate_experts(made, options);
+    if (status == EK_OK) {
+        prepare_layers(made);
+        status = allocate_arenas(made);
+    }
     if (status != EK_OK) {
         ek_model_destroy(made);
         return status;
@@ -161,6 +215,12 @@ void ek_model_destroy(ek_model *model)
         free(model->reduced);
     else if (model->reduced)
         ek_engine_free(model->engine, model->reduced);
+    for (uint32_t i = 0; model->mixture_memory && i < ek_model_moe_layers(&model->config); i++)
+        ek_mixture_free(&model->mixture_memory[i]);
+    ek_mixture_scratch_free(&model->mixtures);
+    free(model->mixture_memory);
+    free(model->held);
+    free(model->owner);
     free(model->arena);
     free(model->inputs);
     free(model->row_of);
@@ -174,7 +234,17 @@ uint64_t ek_model_flops(const ek_model *model)
     return model->flops;
 }
 
-void ek_model_regroup(ek_model *model, ek_group *tp)
+uint64_t ek_model_dispatched_bytes(const ek_model *model)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < ek_model_moe_layers(&model->config); i++)
+        bytes += model->mixture_memory[i].dispatch.sent_bytes;
+    return bytes;
+}
+
+void ek_model_regroup(ek_model *model, ek_group *tp, const uint32_t *expert_owners)
 {
     model->tp = tp;
+    if (expert_owners)
+        memcpy(model->owner, expert_owners, model->config.experts * sizeof *model->owner);
 }

@@ -1,5 +1,5 @@
 /* The order of the model's tensors, within src/model:
- * embedding, per layer the six of ek_layer_tensor, norm, and the head unless it is tied to the embedding. */
+ * embedding, per layer those of ek_layer_tensor that it has, norm, and the head unless it is tied to the embedding. */
 #ifndef EK_MODEL_TENSORS_H
 #define EK_MODEL_TENSORS_H
 
@@ -14,17 +14,24 @@ typedef enum ek_layer_tensor {
     EK_LAYER_FFN_NORM,
     EK_LAYER_GATE_UP,
     EK_LAYER_DOWN,
+    EK_LAYER_ROUTER,
+    EK_LAYER_EXPERTS_GATE_UP,
+    EK_LAYER_EXPERTS_DOWN,
     EK_LAYER_TENSORS
 } ek_layer_tensor;
 
-static inline size_t ek_model_layer_tensor(uint32_t layer, ek_layer_tensor kind)
+/* Whether the layer has an FFN that every token goes through. */
+static inline bool ek_model_has_ffn(const ek_model_config *config, uint32_t layer)
 {
-    return EK_TENSOR_LAYERS + (size_t)layer * EK_LAYER_TENSORS + kind;
+    return !ek_model_is_moe(config, layer) || config->shared_expert;
 }
+
+/* The tensor of a layer that has it; with layer = config->layers, and ATTENTION_NORM, the one behind the last layer. */
+size_t ek_model_layer_tensor(const ek_model_config *config, uint32_t layer, ek_layer_tensor kind);
 
 static inline size_t ek_model_norm_tensor(const ek_model_config *config)
 {
-    return ek_model_layer_tensor(config->layers, EK_LAYER_ATTENTION_NORM);
+    return ek_model_layer_tensor(config, config->layers, EK_LAYER_ATTENTION_NORM);
 }
 
 /* The tensor that makes the logits. */

@@ -78,4 +78,46 @@ double ek_cross_entropy_loss(const float *sums, size_t N); /* summed over the N 
 void ek_cross_entropy_backward(float *logits, const float *sums, const uint32_t *targets, const uint32_t *row_of,
                                float scale, size_t N, size_t V);
 
+/* Mixture of experts: E experts of F columns each, of which every token takes k. A router's logits (N,E) become
+ * probabilities in place; choices (N,k) are the k most probable experts of a token, the most probable first (ties: the
+ * lower expert); their weights (N,k) are the probabilities divided by their sum, as in Mixtral. */
+void ek_router_softmax(float *probabilities, size_t N, size_t E);
+void ek_router_choose(uint32_t *choices, const float *probabilities, size_t N, size_t E, size_t k);
+void ek_router_weights(float *weights, const float *probabilities, const uint32_t *choices, size_t N, size_t E,
+                       size_t k);
+/* The load-balancing loss (Fedus et al., "Switch Transformers", 2021), of each sequence by itself: E times the sum over
+ * the experts of the fraction of the sequence's choices that fell on the expert and of its mean probability; 1 when
+ * balanced. Returns the sum over B sequences; fractions (B,E) are kept for backward. */
+double ek_router_balance(float *fractions, const float *probabilities, const uint32_t *choices, size_t B, size_t T,
+                         size_t E, size_t k);
+/* d_logits (N,E), from d_weights (N,k) and the gradient of balance_scale times the load-balancing loss. */
+void ek_router_backward(float *d_logits, const float *d_weights, const float *probabilities, const float *weights,
+                        const uint32_t *choices, const float *fractions, float balance_scale, size_t B, size_t T,
+                        size_t E, size_t k);
+
+/* Which rows go through which of the U experts held: route i from first[u] to first[u + 1]-1 takes row choice[i] / k
+ * through expert u, with the weight of that choice. */
+typedef struct ek_routes {
+    size_t U, k;
+    size_t *first;    /* (U+1) */
+    uint32_t *choice; /* (first[U]) index into (N,k), ascending for each expert */
+} ek_routes;
+
+/* The routes of N rows' choices (N,k): held[expert] is the expert's number among the U held, or EK_NO_ROW. `choice` has
+ * room for N k. */
+void ek_routes_find(ek_routes *routes, const uint32_t *choices, const uint32_t *held, size_t N);
+
+/* Adds to out (N,C) the sum over a row's experts that are held of weight * SwiGLU FFN(row). gate_up
+ * (U,2F,C): gate rows, then up rows; down (U,F,C). in (R,C), hidden (R,2F), activated (R,F) are kept for backward, R =
+ * first[U] routes. scratch (R,C). */
+uint64_t ek_experts_forward(float *out, float *in, float *hidden, float *activated, float *scratch, const float *rows,
+                            const float *weights, const float *gate_up, const float *down, const ek_routes *routes,
+                            size_t C, size_t F);
+/* Adds to d_rows (N,C), d_gate_up and d_down; d_weights (N,k) is 0 for what is not held. Overwrites hidden and
+ * activated; d_activated (R,F) and scratch (R,C) are scratch. */
+uint64_t ek_experts_backward(float *d_rows, float *d_weights, float *d_gate_up, float *d_down, float *hidden,
+                             float *activated, float *d_activated, float *scratch, const float *d_out, const float *in,
+                             const float *weights, const float *gate_up, const float *down, const ek_routes *routes,
+                             size_t N, size_t C, size_t F);
+
 #endif

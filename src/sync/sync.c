@@ -1,8 +1,8 @@
 /* Gradient synchronisation between replicas of different degree: ek_sync of evenkeel.h.
  *
  * Per bucket b three phases run on the gradient lane: pre (extras → cores), reduce (across the replicas, per role of
- * the sync layout), post (cores → extras, then the replicated tensors from the first core to its whole replica). Every
- * rank queues
+ * the sync layout; then partial replicated tensors over all ranks), post (cores → extras, then the other replicated
+ * tensors from the first core to its whole replica). Every rank queues
  *
  *     pre 0, reduce 0, pre 1, post 0, reduce 1, pre 2, post 1, … , post last
  *
@@ -24,22 +24,24 @@ typedef struct reshard_run {
 } reshard_run;
 
 typedef struct gradient_bucket {
-    size_t first;               /* element of the gradient buffer */
-    size_t sharded, replicated; /* elements; the replicated part lies behind the sharded one */
-    reshard_run *runs;          /* to the cores, on an extra; from the extras, on a core */
+    size_t first;                        /* element of the gradient buffer */
+    size_t sharded, replicated, partial; /* elements, one behind the other; partial ones are not in `replicated` */
+    reshard_run *runs;                   /* to the cores, on an extra; from the extras, on a core */
     size_t run_count, run_capacity;
 } gradient_bucket;
 
 typedef struct tensor_place {
     size_t offset, own;
+    bool replicated;
 } tensor_place;
 
 struct ek_sync {
     ek_engine *engine;
     bool active, core, first_core, counts_norm;
-    uint32_t replica_root; /* index of the first core in the replica's group */
-    ek_group *reduce_group, *replica_group;
+    uint32_t replica_root;                              /* index of the first core in the replica's group */
+    ek_group *reduce_group, *replica_group, *all_group; /* all_group: NULL where nothing is partial */
     tensor_place *tensors;
+    size_t tensor_count;
     gradient_bucket *buckets;
     uint32_t bucket_count, started;
     size_t elements;
@@ -61,6 +63,22 @@ static ek_status add_run(gradient_bucket *bucket, uint32_t peer, size_t first, s
     return EK_OK;
 }
 
+/* Gives the replicated tensors of a bucket that are partial, or those that are not, their places; returns their size.
+ */
+static size_t place_replicated(ek_sync *sync, uint32_t b, bool partial, const ek_tensor *tensors, size_t tensor_count)
+{
+    size_t first = sync->elements;
+    for (size_t t = 0; t < tensor_count; t++) {
+        if (tensors[t].bucket != b || tensors[t].group != EK_REPLICATED || tensors[t].partial != partial)
+            continue;
+        sync->tensors[t].offset = sync->elements;
+        sync->tensors[t].own = tensors[t].unit_elements;
+        sync->tensors[t].replicated = true;
+        sync->elements += tensors[t].unit_elements;
+    }
+    return sync->elements - first;
+}
+
 /* Where every tensor lies: bucket by bucket, sharded tensors before replicated ones. */
 static void place_tensors(ek_sync *sync, const ek_membership *membership, uint32_t replica, uint32_t role,
                           const ek_tensor *tensors, size_t tensor_count)
@@ -79,14 +97,8 @@ static void place_tensors(ek_sync *sync, const ek_membership *membership, uint32
             sync->elements += ek_chain_count(chain, buffer_level, role) * tensors[t].unit_elements;
         }
         bucket->sharded = sync->elements - bucket->first;
-        for (size_t t = 0; t < tensor_count; t++) {
-            if (tensors[t].bucket != b || tensors[t].group != EK_REPLICATED)
-                continue;
-            sync->tensors[t].offset = sync->elements;
-            sync->tensors[t].own = tensors[t].unit_elements;
-            sync->elements += tensors[t].unit_elements;
-        }
-        bucket->replicated = sync->elements - bucket->first - bucket->sharded;
+        bucket->replicated = place_replicated(sync, b, false, tensors, tensor_count);
+        bucket->partial = place_replicated(sync, b, true, tensors, tensor_count);
     }
 }
 
@@ -126,12 +138,24 @@ static ek_status plan_reshard(ek_sync *sync, const ek_membership *membership, ui
     return sync->messages ? EK_OK : ek_fail(EK_NO_MEMORY, "out of memory for the gradient transfer plan");
 }
 
-/* Tags on the gradient lane: the role for its group across the replicas, base degree + replica for the ranks of one. */
-static ek_status make_groups(ek_sync *sync, const ek_membership *membership, uint32_t replica, uint32_t role)
+/* The group of every rank with a role. */
+static ek_status make_all_group(ek_sync *sync, const ek_membership *membership, uint32_t *ranks)
 {
     const ek_job *job = ek_membership_job(membership);
-    uint32_t most = job->replicas > job->base_degree ? job->replicas : job->base_degree;
-    uint32_t *ranks = calloc(most, sizeof *ranks);
+    uint32_t count = 0;
+    for (uint32_t r = 0; r < job->replicas; r++)
+        count += ek_membership_replica(membership, r, ranks + count);
+    return ek_group_create(&sync->all_group, sync->engine, EK_LANE_GRADIENT, job->base_degree + job->replicas, ranks,
+                           count);
+}
+
+/* Tags on the gradient lane: the role for its group across the replicas, base degree + replica for the ranks of one,
+ * base degree + replicas for all. */
+static ek_status make_groups(ek_sync *sync, const ek_membership *membership, uint32_t replica, uint32_t role,
+                             bool any_partial)
+{
+    const ek_job *job = ek_membership_job(membership);
+    uint32_t *ranks = calloc((size_t)job->replicas * job->base_degree, sizeof *ranks);
     if (!ranks)
         return ek_fail(EK_NO_MEMORY, "out of memory for the gradient groups");
     ek_status status = EK_OK;
@@ -150,6 +174,8 @@ static ek_status make_groups(ek_sync *sync, const ek_membership *membership, uin
         status = ek_group_create(&sync->replica_group, sync->engine, EK_LANE_GRADIENT, job->base_degree + replica,
                                  ranks, count);
     }
+    if (status == EK_OK && any_partial)
+        status = make_all_group(sync, membership, ranks);
     free(ranks);
     return status;
 }
@@ -174,6 +200,7 @@ static ek_status check_tensors(const ek_membership *membership, const ek_tensor 
 static ek_status build(ek_sync *sync, const ek_membership *membership, const ek_tensor *tensors, size_t tensor_count)
 {
     sync->tensors = calloc(tensor_count + 1, sizeof *sync->tensors);
+    sync->tensor_count = tensor_count;
     sync->buckets = calloc(sync->bucket_count + 1u, sizeof *sync->buckets);
     if (!sync->tensors || !sync->buckets)
         return ek_fail(EK_NO_MEMORY, "out of memory for the gradient transfer plan");
@@ -187,12 +214,15 @@ static ek_status build(ek_sync *sync, const ek_membership *membership, const ek_
     for (uint32_t i = 0; i < sync_level; i++)
         sync->core = sync->core && drop_order[i] != role;
     sync->first_core = role == ek_membership_first_core(membership);
-    sync->counts_norm = sync->core;
+    sync->counts_norm = true;
     for (uint32_t r = 0; r < replica; r++) /* the lowest replica that is in use counts the norm */
         sync->counts_norm = sync->counts_norm && !ek_membership_degree(membership, r);
     place_tensors(sync, membership, replica, role, tensors, tensor_count);
     EK_TRY(plan_reshard(sync, membership, replica, role, tensors, tensor_count));
-    return make_groups(sync, membership, replica, role);
+    bool any_partial = false;
+    for (uint32_t b = 0; b < sync->bucket_count; b++)
+        any_partial = any_partial || sync->buckets[b].partial;
+    return make_groups(sync, membership, replica, role, any_partial);
 }
 
 ek_status ek_sync_create(ek_sync **out, ek_engine *engine, const ek_membership *membership, const ek_tensor *tensors,
@@ -222,6 +252,7 @@ void ek_sync_destroy(ek_sync *sync)
         ek_wait(sync->engine, EK_LANE_GRADIENT, sync->last); /* a loss ends it too; what it says no longer matters */
     ek_group_destroy(sync->reduce_group);
     ek_group_destroy(sync->replica_group);
+    ek_group_destroy(sync->all_group);
     for (uint32_t b = 0; sync->buckets && b < sync->bucket_count; b++)
         free(sync->buckets[b].runs);
     free(sync->buckets);
@@ -261,9 +292,12 @@ static ek_status reshard(ek_sync *sync, float *gradients, const gradient_bucket 
 static ek_status reduce(ek_sync *sync, float *gradients, const gradient_bucket *bucket)
 {
     size_t count = bucket->sharded + (sync->first_core ? bucket->replicated : 0);
-    if (!sync->core || !count)
+    if (sync->core && count)
+        EK_TRY(ek_all_reduce(sync->reduce_group, gradients + bucket->first, count, EK_SUM, &sync->last));
+    if (!bucket->partial)
         return EK_OK;
-    return ek_all_reduce(sync->reduce_group, gradients + bucket->first, count, EK_SUM, &sync->last);
+    return ek_all_reduce(sync->all_group, gradients + bucket->first + bucket->sharded + bucket->replicated,
+                         bucket->partial, EK_SUM, &sync->last);
 }
 
 static ek_status post(ek_sync *sync, float *gradients, const gradient_bucket *bucket)
@@ -300,24 +334,29 @@ ek_status ek_sync_finish(ek_sync *sync, float *gradients)
     return sync->last ? ek_wait(sync->engine, EK_LANE_GRADIENT, sync->last) : EK_OK;
 }
 
+static double sum_of_squares(const float *values, size_t count)
+{
+    double sum = 0.0, sums[8] = {0}; /* eight side by side, which the compiler can keep in vector registers */
+    size_t i = 0;
+    for (; i + 8 <= count; i += 8)
+        for (size_t j = 0; j < 8; j++)
+            sums[j] += (double)values[i + j] * values[i + j];
+    for (; i < count; i++)
+        sums[i % 8] += (double)values[i] * values[i];
+    for (size_t j = 0; j < 8; j++)
+        sum += sums[j];
+    return sum;
+}
+
+/* Every rank of one replica counts its own units, extras too, so that a healthy replica has no more to do beside a
+ * reduced one. */
 double ek_sync_square(const ek_sync *sync, const float *gradients)
 {
     double square = 0.0;
-    if (!sync->counts_norm)
-        return square;
-    for (uint32_t b = 0; b < sync->bucket_count; b++) {
-        const gradient_bucket *bucket = &sync->buckets[b];
-        const float *run = gradients + bucket->first;
-        size_t count = bucket->sharded + (sync->first_core ? bucket->replicated : 0);
-        double partial[8] = {0}; /* eight sums side by side, which the compiler can keep in vector registers */
-        size_t i = 0;
-        for (; i + 8 <= count; i += 8)
-            for (size_t j = 0; j < 8; j++)
-                partial[j] += (double)run[i + j] * run[i + j];
-        for (; i < count; i++)
-            partial[i % 8] += (double)run[i] * run[i];
-        for (size_t j = 0; j < 8; j++)
-            square += partial[j];
+    for (size_t t = 0; t < sync->tensor_count && sync->counts_norm; t++) {
+        const tensor_place *tensor = &sync->tensors[t];
+        if (!tensor->replicated || sync->first_core)
+            square += sum_of_squares(gradients + tensor->offset, tensor->own);
     }
     return square;
 }
@@ -333,6 +372,10 @@ void ek_sync_traffic(const ek_sync *sync, uint64_t *reshard_bytes, uint64_t *red
             uint64_t members = ek_group_size(sync->reduce_group);
             uint64_t bytes = (bucket->sharded + (sync->first_core ? bucket->replicated : 0)) * sizeof(float);
             reduce += 2 * (members - 1) * bytes / members;
+        }
+        if (bucket->partial) {
+            uint64_t members = ek_group_size(sync->all_group);
+            reduce += 2 * (members - 1) * bucket->partial * sizeof(float) / members;
         }
     }
     *reshard_bytes = reshard;

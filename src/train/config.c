@@ -12,6 +12,7 @@
 #define SAMPLES_MOST 1048576u   /* of a global batch */
 #define DIMENSION_MOST 1048576u /* of the model: products of three fit into 64 bits */
 
+static const char *const mode_choices[] = {"tp", "ep", NULL}; /* ek_parallel_mode */
 static const char *const format_choices[] = {"bytes", "llmc", "megatron", NULL};
 static const char *const engine_choices[] = {"shm", NULL};
 static const char *const policy_choices[] = {"keep", "shrink", "rebalance", NULL};         /* ek_batch_policy */
@@ -44,14 +45,28 @@ static const ek_field fields[] = {
      .help = "base of the rotary position embedding"},
     {"model.norm_eps", REAL(model.norm_eps, 1e-12, 0.1), .otherwise = "1e-5",
      .help = "added to the mean square in RMSNorm"},
+    {"model.experts", WHOLE(model.experts, 0, 65536), .otherwise = "0",
+     .help = "experts of a layer that has some; 0: a dense model, without any"},
+    {"model.top_k", WHOLE(model.top_k, 1, 65536), .otherwise = "2", .help = "experts that a token goes to"},
+    {"model.moe_every", WHOLE(model.moe_every, 1, 4096), .otherwise = "1",
+     .help = "layers 0, n, 2n, … have experts in place of the feed-forward layer"},
+    {"model.expert_ffn", WHOLE(model.expert_ffn, 1, DIMENSION_MOST), .derived = "model.ffn",
+     .help = "columns of an expert"},
+    {"model.shared_expert", .kind = EK_FIELD_BOOLEAN, PLACE(model.shared_expert), .otherwise = "false",
+     .help = "layers with experts keep the feed-forward layer besides, for every token"},
+    {"model.aux_loss", REAL(model.aux_loss, 0, 1000), .otherwise = "0.01", .help = "weight of the load-balancing loss"},
 
     {"data.path", .kind = EK_FIELD_STRING, PLACE(data.path),
      .help = "the file of tokens, from the working directory; for megatron without .bin and .idx"},
     {"data.format", .kind = EK_FIELD_CHOICE, PLACE(data.format), .choices = format_choices, .otherwise = "bytes",
      .help = "bytes: any file, a byte is a token; llmc: llm.c's .bin; megatron: Megatron's .bin with .idx"},
 
+    {"parallel.mode", .kind = EK_FIELD_CHOICE, PLACE(parallel.mode), .choices = mode_choices, .otherwise = "tp",
+     .help =
+         "what the ranks of a replica share: tp: every layer; ep: the experts alone, the samples are spread over them"},
     {"parallel.dp", WHOLE(parallel.dp, 1, EK_MAX_REPLICAS), .help = "data-parallel replicas"},
-    {"parallel.tp", WHOLE(parallel.tp, 1, RANKS_MOST), .help = "tensor-parallel degree of a healthy replica"},
+    {"parallel.tp", WHOLE(parallel.tp, 1, RANKS_MOST),
+     .help = "degree of a healthy replica: tensor-parallel, or expert-parallel with mode ep"},
     {"parallel.min_tp", WHOLE(parallel.min_tp, 1, RANKS_MOST), .otherwise = "1",
      .help = "a replica left with fewer devices is retired"},
     {"parallel.degrees", .kind = EK_FIELD_WHOLES, .offset = offsetof(ek_config, parallel.degrees),
@@ -62,7 +77,7 @@ static const ek_field fields[] = {
     {"batch.global", WHOLE(batch.global, 1, SAMPLES_MOST), .help = "samples of a step, over all replicas"},
     {"batch.micro", WHOLE(batch.micro, 1, SAMPLES_MOST),
      .derived = "4, or the samples of a replica where those are fewer",
-     .help = "samples that a replica computes at once; it bounds the memory for activations"},
+     .help = "samples that a replica (mode ep: a rank) computes at once; it bounds the memory for activations"},
     {"batch.policy", .kind = EK_FIELD_CHOICE, PLACE(batch.policy), .choices = policy_choices, .otherwise = "keep",
      .help = "what a replica that power cannot keep in step does: keep: it takes longer; shrink: it leaves out "
              "samples; rebalance: "
@@ -147,6 +162,11 @@ const ek_field *ek_config_fields(size_t *count)
     return fields;
 }
 
+const char *ek_config_parallelism(const ek_config *config)
+{
+    return config->parallel.mode == EK_MODE_EP ? "EP" : "TP";
+}
+
 const char *const *ek_config_engines(void)
 {
     return engine_choices;
@@ -159,6 +179,7 @@ static void derive(const ek_settings *settings, ek_config *config)
         config->model.kv_heads = config->model.heads;
     if (!ek_settings_given(settings, "optimizer.min_lr"))
         config->optimizer.min_lr = config->optimizer.lr / 10;
+    config->model.expert_parallel = config->parallel.mode == EK_MODE_EP;
     if (!ek_settings_given(settings, "batch.micro")) {
         uint32_t largest_share = (config->batch.global + config->parallel.dp - 1) / config->parallel.dp;
         config->batch.micro = largest_share < 4 ? largest_share : 4;

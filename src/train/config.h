@@ -18,6 +18,8 @@
 #define EK_MAX_REPLICAS 256
 #define EK_RANKS_MOST 1024
 
+typedef enum ek_parallel_mode { EK_MODE_TP, EK_MODE_EP } ek_parallel_mode;
+
 typedef enum ek_data_format { EK_DATA_BYTES, EK_DATA_LLMC, EK_DATA_MEGATRON } ek_data_format;
 
 typedef enum ek_power_choice { EK_POWER_NONE, EK_POWER_NVML, EK_POWER_POWERCAP, EK_POWER_EMULATED } ek_power_choice;
@@ -29,6 +31,7 @@ typedef struct ek_config {
         ek_data_format format;
     } data;
     struct {
+        ek_parallel_mode mode;
         uint32_t dp, tp, min_tp;
         uint32_t *degrees;   /* [degree_count] starting degree of each replica; NULL: all tp */
         size_t degree_count; /* 0 or dp */
@@ -81,6 +84,9 @@ void ek_config_destroy(ek_config *config);
 
 /* Every key with its range, default and meaning; offsets are into ek_config. */
 const ek_field *ek_config_fields(size_t *count);
+
+/* What the degree of a replica is of: "TP" or "EP". */
+const char *ek_config_parallelism(const ek_config *config);
 
 /* The names that engine.name may have, ended by NULL. */
 const char *const *ek_config_engines(void);

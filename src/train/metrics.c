@@ -10,16 +10,23 @@
 
 #include "base/error.h"
 
+ek_status ek_output_check(const char *option, const char *path, const char *const *inputs, size_t input_count)
+{
+    struct stat information, input;
+    for (size_t i = 0; i < input_count; i++)
+        if (inputs[i] && stat(path, &information) == 0 && stat(inputs[i], &input) == 0 &&
+            information.st_dev == input.st_dev && information.st_ino == input.st_ino)
+            return ek_fail(EK_IO, "%s %s: that is %s, which the run uses too; name another file", option, path,
+                           inputs[i]);
+    return EK_OK;
+}
+
 ek_status ek_metrics_open(ek_metrics *metrics, const char *path, const char *const *inputs, size_t input_count)
 {
     *metrics = (ek_metrics){.path = path, .file = -1};
     if (!path)
         return EK_OK;
-    struct stat information, input;
-    for (size_t i = 0; i < input_count; i++)
-        if (inputs[i] && stat(path, &information) == 0 && stat(inputs[i], &input) == 0 &&
-            information.st_dev == input.st_dev && information.st_ino == input.st_ino)
-            return ek_fail(EK_IO, "--metrics %s: that is %s, which the run reads; name another file", path, inputs[i]);
+    EK_TRY(ek_output_check("--metrics", path, inputs, input_count));
     metrics->file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (metrics->file < 0)
         return ek_fail(EK_IO, "--metrics %s: %s; name a file that can be written", path, strerror(errno));

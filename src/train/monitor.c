@@ -18,8 +18,8 @@
 /* What one replica's ranks said of the step that is being gathered. */
 typedef struct replica_step {
     ek_phase_replica pace;
-    double exposed_seconds;               /* of the slowest rank */
-    uint64_t reshard_bytes, reduce_bytes; /* of all ranks */
+    double exposed_seconds;                               /* of the slowest rank */
+    uint64_t reshard_bytes, reduce_bytes, dispatch_bytes; /* of all ranks */
 } replica_step;
 
 struct ek_monitor {
@@ -150,19 +150,25 @@ static ek_status write_step(ek_monitor *monitor, double seconds)
     json_t *replicas = json_array();
     for (uint32_t r = 0; r < ek_membership_job(monitor->membership)->replicas; r++) {
         const replica_step *replica = &monitor->replicas[r];
-        json_array_append_new(
-            replicas, json_pack("{s:i, s:i, s:i, s:f, s:f, s:f, s:I, s:I}", "id", (int)r, "tp",
-                                (int)ek_membership_degree(monitor->membership, r), "samples",
-                                (int)replica->pace.samples, "busy_seconds", replica->pace.busy_seconds, "power_watts",
-                                replica->pace.watts, "exposed_seconds", replica->exposed_seconds, "reshard_bytes",
-                                (json_int_t)replica->reshard_bytes, "reduce_bytes", (json_int_t)replica->reduce_bytes));
+        json_t *item = json_pack("{s:i, s:i, s:i, s:f, s:f, s:f, s:I, s:I}", "id", (int)r, "tp",
+                                 (int)ek_membership_degree(monitor->membership, r), "samples",
+                                 (int)replica->pace.samples, "busy_seconds", replica->pace.busy_seconds, "power_watts",
+                                 replica->pace.watts, "exposed_seconds", replica->exposed_seconds, "reshard_bytes",
+                                 (json_int_t)replica->reshard_bytes, "reduce_bytes", (json_int_t)replica->reduce_bytes);
+        if (monitor->run->config->parallel.mode == EK_MODE_EP)
+            json_object_set_new(item, "dispatch_bytes", json_integer((json_int_t)replica->dispatch_bytes));
+        json_array_append_new(replicas, item);
     }
-    return ek_metrics_write(&monitor->journal.metrics,
-                            json_pack("{s:I, s:f, s:f, s:f, s:I, s:f, s:f, s:f, s:o}", "step", (json_int_t)step->step,
-                                      "loss", step->loss, "grad_norm", step->grad_norm, "learning_rate",
-                                      step->learning_rate, "tokens", (json_int_t)step->tokens, "seconds", seconds,
-                                      "tokens_per_second", (double)step->tokens / seconds, "at",
-                                      step->committed - monitor->journal.launched, "replicas", replicas));
+    json_t *line =
+        json_pack("{s:I, s:f, s:f, s:f, s:I, s:f, s:f, s:f, s:o}", "step", (json_int_t)step->step, "loss", step->loss,
+                  "grad_norm", step->grad_norm, "learning_rate", step->learning_rate, "tokens",
+                  (json_int_t)step->tokens, "seconds", seconds, "tokens_per_second", (double)step->tokens / seconds,
+                  "at", step->committed - monitor->journal.launched, "replicas", replicas);
+    if (monitor->run->config->model.experts)
+        json_object_set_new(line, "aux_loss", json_real(step->aux_loss));
+    if (monitor->run->routes)
+        json_object_set_new(line, "route_flips", json_integer((json_int_t)step->flips));
+    return ek_metrics_write(&monitor->journal.metrics, line);
 }
 
 /* All that the ranks say of a step is in: all of them have reported it, or one tells of what came later, since every
@@ -221,6 +227,7 @@ static ek_status gather_step(ek_monitor *monitor, uint32_t rank, const ek_step_r
         replica->exposed_seconds = fmax(replica->exposed_seconds, step->exposed_seconds);
         replica->reshard_bytes += step->reshard_bytes;
         replica->reduce_bytes += step->reduce_bytes;
+        replica->dispatch_bytes += step->dispatch_bytes;
         replica->pace.watts = fmax(replica->pace.watts, step->watts);
         replica->pace.total_watts += step->watts;
         replica->pace.predicted_seconds = fmax(replica->pace.predicted_seconds, step->predicted_seconds);
@@ -287,7 +294,11 @@ static ek_status write_recovered(ek_monitor *monitor, const ek_membership *befor
         if (degree == ek_membership_degree(before, r))
             continue;
         char text[128];
-        snprintf(text, sizeof text, degree ? "replica %u goes on as TP%u" : "replica %u is retired", r, degree);
+        if (degree)
+            snprintf(text, sizeof text, "replica %u goes on as %s%u", r, ek_config_parallelism(monitor->run->config),
+                     degree);
+        else
+            snprintf(text, sizeof text, "replica %u is retired", r);
         ek_table_row row = row_at(monitor, step, recovery->ended, text);
         row.recovered = true;
         row.recovery_seconds = recovery->ended - noticed;
@@ -441,7 +452,8 @@ ek_status ek_monitor_create(ek_monitor **out, const ek_run *run, ek_limits *limi
     if (status == EK_OK)
         status = ek_phases_create(
             &monitor->phases,
-            &(ek_phase_job){.replicas = run->config->parallel.dp,
+            &(ek_phase_job){.parallelism = ek_config_parallelism(run->config),
+                            .replicas = run->config->parallel.dp,
                             .base_degree = run->config->parallel.tp,
                             .samples = run->config->batch.global,
                             .default_watts = run->config->power.backend == EK_POWER_NONE ? 0.0 : run->default_watts});

@@ -8,6 +8,7 @@
 #include <evenkeel.h>
 
 typedef struct ek_phase_job {
+    const char *parallelism; /* "TP" or "EP" */
     uint32_t replicas, base_degree;
     uint32_t samples;     /* of the global batch */
     double default_watts; /* of a device; 0: nobody governs power */

@@ -18,9 +18,12 @@ typedef struct ek_step_record {
     double busy_seconds;    /* CPU time of the compute thread, forward to optimizer: waiting is not in it */
     double exposed_seconds; /* waiting for the gradient synchronisation after backward */
     uint64_t reshard_bytes, reduce_bytes; /* sent by this rank in the synchronisation */
+    uint64_t dispatch_bytes;              /* sent by this rank for experts */
     uint32_t samples;                     /* of the rank's replica; 0 on a rank without a role */
     double watts;                         /* the rank's power limit; 0 where nobody governs it */
     double predicted_seconds;             /* busy time of its replica, as the governor foresaw it; 0: it did not */
+    double aux_loss;                      /* mean over samples and layers with experts; 0 in a dense model */
+    uint64_t flips;                       /* tokens whose experts differ from the file's */
     bool straggles;
 } ek_step_record;
 

@@ -64,6 +64,7 @@ void ek_store_init(ek_store *store, ek_engine *engine, uint64_t note, const ek_m
         float *weights = store->planes[EK_PLANE_WEIGHTS][t];
         if (tensors[t].group == EK_REPLICATED) {
             ek_model_init(config, seed, t, 0, weights);
+            ek_beat(engine, note);
             continue;
         }
         uint32_t count;

@@ -12,9 +12,9 @@
 #include "train/worker.h"
 
 /* The unit groups of the job with the bytes of training state that one unit of each stands for. */
-static void measure_units(const ek_run *run, ek_unit_group groups[EK_MODEL_GROUPS], uint64_t *replicated_bytes)
+static uint32_t measure_units(const ek_run *run, ek_unit_group groups[EK_MODEL_GROUPS], uint64_t *replicated_bytes)
 {
-    ek_model_groups(&run->config->model, groups);
+    uint32_t count = ek_model_groups(&run->config->model, groups);
     *replicated_bytes = 0;
     for (size_t t = 0; t < run->tensor_count; t++) {
         uint64_t bytes = EK_PLANES * run->tensors[t].unit_elements * sizeof(float);
@@ -23,6 +23,7 @@ static void measure_units(const ek_run *run, ek_unit_group groups[EK_MODEL_GROUP
         else
             groups[run->tensors[t].group].unit_bytes += bytes;
     }
+    return count;
 }
 
 /* The membership at the start: whole replicas, or with parallel.degrees as if the highest slots of each had failed. */
@@ -35,9 +36,8 @@ static ek_status make_membership(ek_run *run)
                   .base_degree = tp,
                   .min_degree = config->parallel.min_tp,
                   .spares = config->recovery.spares,
-                  .groups = groups,
-                  .group_count = EK_MODEL_GROUPS};
-    measure_units(run, groups, &job.replicated_bytes);
+                  .groups = groups};
+    job.group_count = measure_units(run, groups, &job.replicated_bytes);
     /* In a recovery the old state and the new one, each of EK_PLANES floats a weight, lie beside each other; gradients
      * are one more. */
     job.rank_bytes = config->engine.heap_bytes / (2 * EK_PLANES + 1) * EK_PLANES;
@@ -118,6 +118,9 @@ static ek_status prepare(ek_run *run, ek_data **data, ek_limits **limits)
     run->bucket_count = ek_model_buckets(&config->model);
     EK_TRY(make_membership(run));
     EK_TRY(prepare_power(run, limits, complaint));
+    if (run->options->routes != EK_ROUTES_FREE)
+        EK_TRY(ek_routes_file_open(&run->routes, run->options->routes_path, run->options->routes, config,
+                                   (const char *const[]){config->data.path, run->options->config_path}, 2));
     return ek_monitor_create(&run->monitor, run, *limits, complaint);
 }
 
@@ -136,6 +139,7 @@ ek_status ek_train(const ek_train_options *options)
     ek_monitor_destroy(run.monitor);
     ek_membership_destroy(run.membership);
     ek_free(run.tensors);
+    ek_routes_file_close(run.routes);
     ek_data_close(data);
     return status;
 }

@@ -44,6 +44,11 @@ typedef struct ek_slow {
     double factor;
 } ek_slow;
 
+/* What is done with the experts that tokens choose: nothing; they are written to a file; taken from the file instead;
+ * compared with the file. Choices are discrete, so that runs whose sums differ in the last bit can only be compared
+ * closely when they choose alike. */
+typedef enum ek_routes_use { EK_ROUTES_FREE, EK_ROUTES_RECORD, EK_ROUTES_REPLAY, EK_ROUTES_COMPARE } ek_routes_use;
+
 typedef struct ek_train_options {
     const ek_config *config;
     const char *config_path;      /* NULL: not from a file */
@@ -55,6 +60,8 @@ typedef struct ek_train_options {
     size_t flip_count;
     const ek_slow *slows;
     size_t slow_count;
+    ek_routes_use routes;
+    const char *routes_path;
     const char *metrics_path; /* JSON lines, overwritten; NULL: none */
     bool quiet;               /* no progress and no table on standard output */
 } ek_train_options;

@@ -43,8 +43,10 @@ typedef struct ek_worker {
     /* What hangs on the membership: made by attach, gone with detach. Empty on a rank without a role, but for sync. */
     bool placed;
     uint32_t replica, role;
-    bool speaks;          /* the rank that counts its replica's loss in the vote */
-    ek_batch_share share; /* of the global batch */
+    bool speaks;          /* counts the loss of its samples in the vote; tensor parallelism: the first of a replica */
+    ek_batch_share share; /* the replica's, of the global batch */
+    ek_batch_share own;   /* what of it this rank computes: all, or a part in expert parallelism */
+    uint32_t rounds;      /* micro-batches of each rank of the replica; some may be empty */
     uint32_t samples_of_all;
     ek_group *tp, *all;
     uint32_t *all_ranks;
@@ -55,7 +57,9 @@ typedef struct ek_worker {
     uint32_t *tokens;    /* (micro batch, T+1) */
 
     /* The step in progress */
-    uint32_t passes; /* calls of on_progress in this pass */
+    uint32_t first_sample; /* of the micro-batch, in the global batch */
+    uint64_t flips;        /* tokens that chose other experts than a file says */
+    uint32_t passes;       /* calls of on_progress in this pass */
     bool first_micro_batch, last_micro_batch;
 } ek_worker;
 
@@ -108,6 +112,14 @@ static ek_status on_progress(void *user, bool backward, int bucket)
     return bucket < 0 ? EK_OK : ek_sync_start(worker->sync, worker->gradients, (uint32_t)bucket);
 }
 
+/* What the tokens of a layer with experts chose is recorded, or taken from a record. */
+static ek_status on_route(void *user, uint32_t moe_layer, uint32_t B, uint32_t *choices)
+{
+    ek_worker *worker = user;
+    return ek_routes_file_use(worker->run->routes, current_step(worker), worker->first_sample, B, moe_layer,
+                              worker->speaks, choices, &worker->flips);
+}
+
 /* ----------------------------------------------------------------------------------------- keeping in step */
 
 /* How long the rank has been at work so far: the CPU time of its compute thread, or what a device of a given rate would
@@ -134,22 +146,35 @@ static double reported_seconds(const ek_worker *worker, double measured)
     return measured;
 }
 
-/* Takes the samples that the batch policy gives the replica: evenly, unless the pace says otherwise. */
-static void take_samples(ek_worker *worker)
+/* The samples that the batch policy gives the replica: evenly, unless the pace says otherwise. */
+static ek_batch_share replica_share(ek_worker *worker)
 {
     uint32_t replicas = worker->config->parallel.dp;
     worker->samples_of_all = worker->config->batch.global;
     if (worker->pace) {
-        worker->share = ek_pace_decision(worker->pace, worker->replica).share;
         worker->samples_of_all = ek_pace_samples(worker->pace);
-        return;
+        return ek_pace_decision(worker->pace, worker->replica).share;
     }
     bool active[EK_MAX_REPLICAS];
     ek_batch_share shares[EK_MAX_REPLICAS];
     for (uint32_t r = 0; r < replicas; r++)
         active[r] = ek_membership_degree(worker->membership, r) > 0;
     ek_batch_split(worker->config->batch.global, active, replicas, shares);
-    worker->share = shares[worker->replica];
+    return shares[worker->replica];
+}
+
+/* The rank's own samples: under tensor parallelism the replica's, under expert parallelism an even part of them. */
+static void take_samples(ek_worker *worker)
+{
+    uint32_t micro = worker->config->batch.micro, members = worker->tp ? ek_group_size(worker->tp) : 1;
+    worker->share = worker->own = replica_share(worker);
+    uint32_t most = worker->share.count;
+    if (worker->config->parallel.mode == EK_MODE_EP) {
+        worker->own = ek_batch_even(worker->share.count, members, worker->tp ? ek_group_index(worker->tp) : 0);
+        worker->own.first += worker->share.first;
+        most = (worker->share.count + members - 1) / members;
+    }
+    worker->rounds = (most + micro - 1) / micro;
 }
 
 /* All ranks learn how long each was busy with the last step, and decide alike. */
@@ -182,7 +207,7 @@ static ek_status make_groups(ek_worker *worker)
     if (!ranks)
         return ek_fail(EK_NO_MEMORY, "out of memory for the list of ranks");
     uint32_t degree = ek_membership_replica(membership, worker->replica, ranks);
-    worker->speaks = ranks[0] == worker->rank;
+    worker->speaks = ranks[0] == worker->rank || worker->config->parallel.mode == EK_MODE_EP;
     if (degree > 1)
         EK_TRY(ek_group_create(&worker->tp, worker->engine, EK_LANE_COMPUTE, worker->replica, ranks, degree));
     uint32_t count = 0;
@@ -202,22 +227,75 @@ static ek_status make_gradients(ek_worker *worker)
     return EK_OK;
 }
 
-static ek_status make_model(ek_worker *worker)
+/* Which member of the replica's group holds each expert; NULL where tokens do not travel. Released with free(). */
+static ek_status find_owners(const ek_worker *worker, uint32_t **owners)
+{
+    *owners = NULL;
+    if (worker->config->parallel.mode != EK_MODE_EP)
+        return EK_OK;
+    uint32_t *ranks = calloc(worker->config->parallel.tp, sizeof *ranks);
+    *owners = calloc(worker->config->model.experts, sizeof **owners);
+    if (!ranks || !*owners) {
+        free(ranks);
+        free(*owners);
+        return ek_fail(EK_NO_MEMORY, "out of memory for the owners of experts");
+    }
+    uint32_t degree = ek_membership_replica(worker->membership, worker->replica, ranks), count;
+    uint32_t group = ek_model_group(&worker->config->model, EK_GROUP_EXPERTS);
+    for (uint32_t member = 0; member < degree; member++) {
+        const uint32_t *units = ek_membership_units(worker->membership, ranks[member], group, &count);
+        for (uint32_t i = 0; i < count; i++)
+            (*owners)[units[i]] = member;
+    }
+    free(ranks);
+    return EK_OK;
+}
+
+/* The units of a kind that the rank computes with, and how many; NULL: all of them. */
+static const uint32_t *units_held(const ek_worker *worker, uint32_t kind, uint32_t *count)
+{
+    const ek_model_config *model = &worker->config->model;
+    uint32_t group = ek_model_group(model, kind);
+    if (group < EK_MODEL_GROUPS)
+        return ek_membership_units(worker->membership, worker->rank, group, count);
+    *count = group == EK_REPLICATED ? ek_model_units(model, kind) : 0;
+    return NULL;
+}
+
+static ek_status make_model(ek_worker *worker, const uint32_t *owners)
 {
     ek_model_options options = {
         .config = &worker->config->model,
         .engine = worker->engine,
         .tp = worker->tp,
+        .expert_owners = owners,
         .micro_batch = worker->config->batch.micro,
         .progress = on_progress,
+        .route = worker->run->routes ? on_route : NULL,
         .user = worker,
     };
-    for (uint32_t group = 0; group < EK_MODEL_GROUPS; group++) {
-        const uint32_t *units = ek_membership_units(worker->membership, worker->rank, group, &options.units[group]);
-        if (group == EK_GROUP_VOCAB)
+    for (uint32_t kind = 0; kind < EK_MODEL_GROUPS; kind++) {
+        const uint32_t *units = units_held(worker, kind, &options.units[kind]);
+        if (kind == EK_GROUP_VOCAB)
             options.vocab_units = units;
+        if (kind == EK_GROUP_EXPERTS)
+            options.expert_units = units;
     }
     return ek_model_create(&worker->model, &options);
+}
+
+/* A model for the membership: the one there is, if the rank's units have stayed. */
+static ek_status fit_model(ek_worker *worker)
+{
+    uint32_t *owners;
+    EK_TRY(find_owners(worker, &owners));
+    ek_status status = EK_OK;
+    if (worker->model)
+        ek_model_regroup(worker->model, worker->tp, owners);
+    else
+        status = make_model(worker, owners);
+    free(owners);
+    return status;
 }
 
 /* Builds what this rank needs to step under its membership. A rank without a role gets a sync that does nothing. */
@@ -233,10 +311,7 @@ static ek_status attach(ek_worker *worker)
     if (worker->pace)
         ek_pace_reset(worker->pace, worker->membership);
     take_samples(worker);
-    if (!worker->model)
-        return make_model(worker);
-    ek_model_regroup(worker->model, worker->tp);
-    return EK_OK;
+    return fit_model(worker);
 }
 
 /* All but the model, which a recovery that leaves the rank's units alone lets stay. */
@@ -253,7 +328,7 @@ static void detach(ek_worker *worker)
     worker->gradients = NULL;
     worker->all_ranks = NULL;
     worker->speaks = worker->has_busy = false;
-    worker->share = (ek_batch_share){0};
+    worker->share = worker->own = (ek_batch_share){0};
 }
 
 static void drop_model(ek_worker *worker)
@@ -264,29 +339,45 @@ static void drop_model(ek_worker *worker)
 
 /* -------------------------------------------------------------------------------------------------- step */
 
-/* The gradients of the replica's samples, and the sum of their losses. Buckets are on their way when it returns. */
-static ek_status forward_and_backward(ek_worker *worker, double *loss_sum)
+/* The samples of a micro-batch into worker->tokens; returns how many. */
+static uint32_t read_samples(ek_worker *worker, uint32_t round)
 {
     const ek_config *config = worker->config;
-    float scale = (float)(1.0 / ((double)worker->samples_of_all * config->model.sequence));
-    memset(worker->gradients, 0, ek_sync_elements(worker->sync) * sizeof(float));
-    *loss_sum = 0.0;
-    for (uint32_t done = 0; done < worker->share.count; done += config->batch.micro) {
-        uint32_t left = worker->share.count - done;
-        uint32_t B = left < config->batch.micro ? left : config->batch.micro;
-        for (uint32_t b = 0; b < B; b++)
-            ek_data_sample(worker->run->data, config->train.seed,
-                           worker->committed * config->batch.global + worker->share.first + done + b,
-                           worker->tokens + (size_t)b * (config->model.sequence + 1));
-        double loss;
-        worker->first_micro_batch = done == 0;
-        worker->last_micro_batch = left <= config->batch.micro;
+    uint32_t done = round * config->batch.micro, own = worker->own.count;
+    uint32_t left = done < own ? own - done : 0, B = left < config->batch.micro ? left : config->batch.micro;
+    worker->first_sample = worker->own.first + done;
+    for (uint32_t b = 0; b < B; b++)
+        ek_data_sample(worker->run->data, config->train.seed,
+                       worker->committed * config->batch.global + worker->first_sample + b,
+                       worker->tokens + (size_t)b * (config->model.sequence + 1));
+    return B;
+}
+
+/* The rank's own units alone: what arrives in the synchronisation overwrites its place. */
+static void clear_gradients(const ek_worker *worker)
+{
+    for (size_t t = 0; worker->gradients && t < worker->run->tensor_count; t++)
+        memset(worker->gradient_of[t], 0, ek_sync_own(worker->sync, t) * sizeof(float));
+}
+
+/* The gradients of the rank's samples, and the sums of their losses. Buckets are on their way when it returns. */
+static ek_status forward_and_backward(ek_worker *worker, ek_model_loss *sums)
+{
+    float scale = (float)(1.0 / ((double)worker->samples_of_all * worker->config->model.sequence));
+    float *const *weights = worker->store.planes[EK_PLANE_WEIGHTS];
+    clear_gradients(worker);
+    for (uint32_t round = 0; round < worker->rounds; round++) {
+        ek_model_loss loss;
+        uint32_t B = read_samples(worker, round);
+        worker->first_micro_batch = round == 0;
+        worker->last_micro_batch = round + 1 == worker->rounds;
         worker->passes = 0;
-        EK_TRY(ek_model_forward(worker->model, worker->store.planes[EK_PLANE_WEIGHTS], worker->tokens, B, &loss));
+        EK_TRY(ek_model_forward(worker->model, weights, worker->tokens, B, &loss));
         worker->passes = 0;
-        EK_TRY(ek_model_backward(worker->model, worker->store.planes[EK_PLANE_WEIGHTS], worker->gradient_of,
-                                 worker->tokens, B, scale, worker->last_micro_batch));
-        *loss_sum += loss;
+        EK_TRY(ek_model_backward(worker->model, weights, worker->gradient_of, worker->tokens, B, scale,
+                                 worker->last_micro_batch));
+        sums->cross_entropy += loss.cross_entropy;
+        sums->balance += loss.balance;
     }
     return EK_OK;
 }
@@ -296,8 +387,7 @@ static ek_status contribute_zeros(ek_worker *worker)
 {
     EK_TRY(fault_point(worker, EK_PHASE_FORWARD));
     EK_TRY(fault_point(worker, EK_PHASE_BACKWARD));
-    if (worker->gradients)
-        memset(worker->gradients, 0, ek_sync_elements(worker->sync) * sizeof(float));
+    clear_gradients(worker);
     for (uint32_t bucket = 0; bucket < worker->run->bucket_count; bucket++)
         EK_TRY(ek_sync_start(worker->sync, worker->gradients, bucket));
     return EK_OK;
@@ -308,10 +398,9 @@ static ek_status update(ek_worker *worker, double norm)
 {
     ek_adamw adamw = ek_adamw_step(worker->config, current_step(worker), norm);
     for (size_t t = 0; worker->placed && t < worker->run->tensor_count; t++) {
-        ek_adamw_update(&adamw, worker->run->tensors[t].group != EK_REPLICATED,
-                        worker->store.planes[EK_PLANE_WEIGHTS][t], worker->gradient_of[t],
-                        worker->store.planes[EK_PLANE_FIRST_MOMENT][t], worker->store.planes[EK_PLANE_SECOND_MOMENT][t],
-                        worker->store.elements[t]);
+        ek_adamw_update(&adamw, ek_model_decays(&worker->config->model, t), worker->store.planes[EK_PLANE_WEIGHTS][t],
+                        worker->gradient_of[t], worker->store.planes[EK_PLANE_FIRST_MOMENT][t],
+                        worker->store.planes[EK_PLANE_SECOND_MOMENT][t], worker->store.elements[t]);
         beat(worker, EK_PHASE_OPTIMIZER);
         if (t == 0)
             EK_TRY(fault_point(worker, EK_PHASE_OPTIMIZER));
@@ -335,25 +424,31 @@ static void describe_pace(ek_worker *worker, ek_step_record *record)
 
 static ek_status run_step(ek_worker *worker)
 {
-    enum { LOSS, SQUARE, SAMPLES, VALUES };
+    enum { LOSS, SQUARE, SAMPLES, BALANCE, FLIPS, VALUES };
     const ek_config *config = worker->config;
     ek_step_record record = {.kind = EK_RECORD_STEP, .step = current_step(worker)};
     record.started = ek_wall_seconds();
     double busy = work_seconds(worker), values[VALUES] = {0}, sums[VALUES];
+    uint64_t dispatched = worker->model ? ek_model_dispatched_bytes(worker->model) : 0;
 
     worker->began_step = true;
     beat(worker, EK_PHASE_FORWARD);
     EK_TRY(keep_pace(worker));
-    double loss_sum = 0.0;
-    EK_TRY(worker->share.count ? forward_and_backward(worker, &loss_sum) : contribute_zeros(worker));
+    ek_model_loss loss = {0};
+    worker->flips = 0;
+    EK_TRY(worker->share.count ? forward_and_backward(worker, &loss) : contribute_zeros(worker));
 
     beat(worker, EK_PHASE_SYNC);
     EK_TRY(fault_point(worker, EK_PHASE_SYNC));
     double backward_ended = ek_wall_seconds();
     EK_TRY(ek_sync_finish(worker->sync, worker->gradients));
     record.exposed_seconds = ek_wall_seconds() - backward_ended;
-    values[LOSS] = worker->speaks ? loss_sum : 0.0;
-    values[SAMPLES] = worker->speaks ? worker->share.count : 0;
+    if (worker->speaks) {
+        values[LOSS] = loss.cross_entropy;
+        values[SAMPLES] = worker->own.count;
+        values[BALANCE] = loss.balance;
+        values[FLIPS] = (double)worker->flips;
+    }
     values[SQUARE] = ek_sync_square(worker->sync, worker->gradients);
 
     beat(worker, EK_PHASE_COMMIT);
@@ -361,6 +456,9 @@ static ek_status run_step(ek_worker *worker)
     record.committed = ek_wall_seconds();
     record.tokens = (uint64_t)sums[SAMPLES] * config->model.sequence;
     record.loss = sums[LOSS] / (double)record.tokens;
+    if (config->model.experts)
+        record.aux_loss = sums[BALANCE] / (sums[SAMPLES] * ek_model_moe_layers(&config->model));
+    record.flips = (uint64_t)sums[FLIPS];
     record.grad_norm = sqrt(sums[SQUARE]);
     record.learning_rate = ek_learning_rate(config, record.step);
     if (!isfinite(record.loss) || !isfinite(record.grad_norm))
@@ -375,6 +473,7 @@ static ek_status run_step(ek_worker *worker)
     record.busy_seconds = work_seconds(worker) - busy;
     describe_pace(worker, &record);
     ek_sync_traffic(worker->sync, &record.reshard_bytes, &record.reduce_bytes);
+    record.dispatch_bytes = worker->model ? ek_model_dispatched_bytes(worker->model) - dispatched : 0;
     return ek_report(worker->engine, &record, sizeof record);
 }
 
@@ -388,7 +487,7 @@ static void flip(ek_worker *worker)
             continue;
         size_t tensor = worker->run->tensor_count / 2;
         while (worker->run->tensors[tensor].group == EK_REPLICATED)
-            tensor++; /* the last one is sharded, or the head is tied and the middle is a layer */
+            tensor = (tensor + 1) % worker->run->tensor_count; /* some tensor is sharded */
         float *weight = worker->store.planes[EK_PLANE_WEIGHTS][tensor];
         uint32_t bits;
         memcpy(&bits, weight, sizeof bits);

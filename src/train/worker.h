@@ -3,6 +3,7 @@
 #define EK_TRAIN_WORKER_H
 
 #include "train/data.h"
+#include "train/routes.h"
 #include "train/train.h"
 
 /* What all ranks share and none changes: made once, before the ranks start. */
@@ -10,6 +11,7 @@ typedef struct ek_run {
     const ek_train_options *options;
     const ek_config *config;
     const ek_data *data;
+    ek_routes_file *routes; /* NULL: choices are free */
     ek_tensor *tensors;
     size_t tensor_count;
     uint32_t bucket_count;

@@ -76,7 +76,7 @@ static char *read_page(const char *path)
 static const struct {
     const char *name;
     unsigned options;
-} commands[] = {{"train", 11}, {"plan", 8}, {"sim", 7}, {"bench", 2}, {"report", 3}, {"power", 4}, {"version", 1}};
+} commands[] = {{"train", 12}, {"plan", 8}, {"sim", 7}, {"bench", 2}, {"report", 3}, {"power", 4}, {"version", 1}};
 
 /* Every option that `evenkeel COMMAND --help` lists is in docs/command-line.md, and the command itself. */
 static void assert_documented(const char *command, unsigned options)
@@ -121,6 +121,7 @@ static void test_help(void **state)
 #define NOT_LOST "--rejoin: slot 2 of replica 1 is not lost before step 40; --kill or --hang it in an earlier step"
 #define LINK_FORM "GBps:MICROSECONDS is needed, as in 12.5:3; 1e-6 to 1e6 and 0 to 1e7 are allowed"
 
+#define ROUTES_FORM "record:FILE, replay:FILE or compare:FILE is needed"
 #define RUN_NEEDED "RUN.jsonl is needed, what evenkeel train --metrics wrote; see evenkeel report --help"
 #define POWER_FORM "show or restore is needed, as in evenkeel power show; see evenkeel power --help"
 
@@ -219,6 +220,11 @@ static const struct {
     {{"power", "show", "--backend=steam"}, "unknown power backend \"steam\"; nvml, powercap and emulated are there"},
     {{"power", "show", "--backend=emulated"},
      "--backend emulated: --path is needed too: the file that a job's power.path names"},
+    {{"train", CONFIG, "--routes", ""}, "--routes : " ROUTES_FORM},
+    {{"train", CONFIG, "--routes", "replay"}, "--routes replay: " ROUTES_FORM},
+    {{"train", CONFIG, "--routes", "record:"}, "--routes record:: " ROUTES_FORM},
+    {{"train", CONFIG, "--routes", "follow:x"}, "--routes follow:x: " ROUTES_FORM},
+    {{"train", CONFIG, SET_DATA, "--routes", "record:/dev/null"}, "--routes: the model has no experts (model.experts)"},
     {{"train", CONFIG, "--emulate-link", "fast"}, "--emulate-link fast: " LINK_FORM},
     {{"train", CONFIG, "--emulate-link", "12.5"}, "--emulate-link 12.5: " LINK_FORM},
     {{"train", CONFIG, "--emulate-link", "0:3"}, "--emulate-link 0:3: " LINK_FORM},
@@ -271,6 +277,17 @@ static void test_files_that_cannot_be_used(void **state)
                  "file with --metrics\n");
 }
 
+/* examples/moe.yaml trains as it stands, but for its data and its steps; it is expert-parallel, and says so. */
+static void test_experts(void **state)
+{
+    (void)state;
+    outcome got = RUN("train", "--config", EXPERTS_CONFIG, SET_DATA, "--set=train.steps=2");
+    assert_string_equal(got.errors, "");
+    assert_int_equal(got.status, 0);
+    assert_non_null(strstr(got.output, "training 13.9 M parameters on EP4+EP4: 2 steps of 16 samples, 2048 tokens\n"));
+    assert_non_null(strstr(got.output, "2xEP4 700 W, 8 samples"));
+}
+
 static void test_unit_lost(void **state)
 {
     (void)state;
@@ -320,10 +337,10 @@ static void test_full_output(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_version),     cmocka_unit_test(test_help),
-        cmocka_unit_test(test_refusals),    cmocka_unit_test(test_files_that_cannot_be_used),
-        cmocka_unit_test(test_unit_lost),   cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_full_output),
+        cmocka_unit_test(test_version),   cmocka_unit_test(test_help),
+        cmocka_unit_test(test_refusals),  cmocka_unit_test(test_files_that_cannot_be_used),
+        cmocka_unit_test(test_experts),   cmocka_unit_test(test_unit_lost),
+        cmocka_unit_test(test_no_memory), cmocka_unit_test(test_full_output),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -131,6 +131,21 @@ static void small_chains_of_many_roles(void **state)
             }
 }
 
+/* The experts of published models on domains of 32 with up to four devices less, and 13 on 4 and 3. */
+static void experts_that_nothing_divides(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t experts, degree, levels;
+    } cases[] = {{224, 32, 4}, {128, 32, 4}, {13, 4, 1}};
+    uint32_t order[32];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (uint64_t draw = 0; draw < 20; draw++) {
+            random_drop_order(draw, cases[i].degree, order);
+            check_chain(cases[i].experts, cases[i].degree, order, cases[i].levels, (uint32_t)draw);
+        }
+}
+
 static void random_large_chains(void **state)
 {
     (void)state;
@@ -281,6 +296,7 @@ int main(void)
         cmocka_unit_test(bad_arguments),
         cmocka_unit_test(all_small_chains),
         cmocka_unit_test(small_chains_of_many_roles),
+        cmocka_unit_test(experts_that_nothing_divides),
         cmocka_unit_test(random_large_chains),
         cmocka_unit_test(transfers_reach_their_owners),
         cmocka_unit_test(no_transfers_at_the_sync_level),

@@ -1,4 +1,4 @@
-/* Interleaved pairs of a uniform and a nonuniform job. */
+/* What a reduced peer costs a healthy replica: interleaved pairs of a uniform and a nonuniform job. */
 #include <stdio.h>
 
 #include "base/error.h"
@@ -8,8 +8,8 @@
 enum { PAIRS = 24, STEPS = 10, FIRST_COUNTED = 3 };
 
 #define COMMON                                                                                                         \
-    EK_BENCH_TINY "batch: {global: 8, micro: 2}\n"                                                                     \
-                  "train: {steps: 10}\n"
+    "batch: {global: 8, micro: 2}\n"                                                                                   \
+    "train: {steps: 10}\n"
 
 typedef struct healthy_sample {
     double busy, exposed; /* of the healthy replica: medians over the counted steps */
@@ -33,14 +33,13 @@ static ek_status measure(const char *yaml, healthy_sample *sample)
     return EK_OK;
 }
 
-ek_status ek_bench_overhead(void)
+/* `name` as in --only, `what` for the reader. */
+static ek_status compare(const char *name, const char *what, const char *uniform, const char *reduced)
 {
-    static const char uniform[] = COMMON "parallel: {dp: 2, tp: 2}\n";
-    static const char reduced[] = COMMON "parallel: {dp: 2, tp: 2, degrees: [2, 1]}\n";
     double ratio[PAIRS], exposed_uniform[PAIRS], exposed_reduced[PAIRS], busy[PAIRS], low, high;
     for (int pair = 0; pair < PAIRS; pair++) {
         healthy_sample a, b;
-        ek_bench_progress("overhead", pair, PAIRS);
+        ek_bench_progress(name, pair, PAIRS);
         EK_TRY(measure(pair % 2 ? reduced : uniform, pair % 2 ? &b : &a)); /* who goes first alternates */
         EK_TRY(measure(pair % 2 ? uniform : reduced, pair % 2 ? &a : &b));
         ratio[pair] = b.busy / a.busy;
@@ -48,15 +47,29 @@ ek_status ek_bench_overhead(void)
         exposed_uniform[pair] = a.exposed;
         exposed_reduced[pair] = b.exposed;
     }
-    ek_bench_progress("overhead", PAIRS, PAIRS);
+    ek_bench_progress(name, PAIRS, PAIRS);
     double median = ek_bench_median(ratio, PAIRS);
     ek_bench_median_interval(ratio, PAIRS, &low, &high);
     printf(
-        "overhead: the healthy TP2 replica beside TP1, against beside TP2; emulated link of 10 GB/s and 10 us\n"
+        "%s: %s; emulated link of 10 GB/s and 10 us\n"
         "  compute-thread CPU time per step: ratio %.4f (95 %% interval %.4f to %.4f, %d interleaved pairs; %.1f ms a "
         "step)\n"
-        "  exposed gradient communication: %.2f ms beside TP2, %.2f ms beside TP1\n",
-        median, low, high, PAIRS, 1e3 * ek_bench_median(busy, PAIRS), 1e3 * ek_bench_median(exposed_uniform, PAIRS),
-        1e3 * ek_bench_median(exposed_reduced, PAIRS));
+        "  exposed gradient communication: %.2f ms beside the whole one, %.2f ms beside the reduced one\n",
+        name, what, median, low, high, PAIRS, 1e3 * ek_bench_median(busy, PAIRS),
+        1e3 * ek_bench_median(exposed_uniform, PAIRS), 1e3 * ek_bench_median(exposed_reduced, PAIRS));
     return EK_OK;
+}
+
+ek_status ek_bench_overhead(void)
+{
+    return compare("overhead", "the healthy TP2 replica beside TP1, against beside TP2",
+                   EK_BENCH_TINY COMMON "parallel: {dp: 2, tp: 2}\n",
+                   EK_BENCH_TINY COMMON "parallel: {dp: 2, tp: 2, degrees: [2, 1]}\n");
+}
+
+ek_status ek_bench_expert_overhead(void)
+{
+    return compare("expert-overhead", "the healthy EP2 replica beside EP1, against beside EP2",
+                   EK_BENCH_EXPERTS COMMON "parallel: {mode: ep, dp: 2, tp: 2}\n",
+                   EK_BENCH_EXPERTS COMMON "parallel: {mode: ep, dp: 2, tp: 2, degrees: [2, 1]}\n");
 }
