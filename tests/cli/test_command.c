@@ -285,7 +285,7 @@ static void test_experts(void **state)
     assert_string_equal(got.errors, "");
     assert_int_equal(got.status, 0);
     assert_non_null(strstr(got.output, "training 13.9 M parameters on EP4+EP4: 2 steps of 16 samples, 2048 tokens\n"));
-    assert_non_null(strstr(got.output, "2xEP4 700 W, 8 samples"));
+    assert_non_null(strstr(got.output, "2xEP4 (700 W, 8)"));
 }
 
 static void test_unit_lost(void **state)
