@@ -58,7 +58,7 @@ static ek_status describe_facts(const ek_run_data *run, double goodput, json_t *
     add_fact(facts, "goodput", text);
     snprintf(text, sizeof text, "%.4f → %.4f", run->first_loss, run->last_loss);
     add_fact(facts, "loss, first to last step", text);
-    snprintf(text, sizeof text, "%.4g", speed);
+    snprintf(text, sizeof text, speed < 1000 ? "%.4g" : "%.0f", speed);
     add_fact(facts, "tokens/s, median", text);
     snprintf(text, sizeof text, "%zu", run->failures);
     add_fact(facts, "ranks lost", text);

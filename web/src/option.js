@@ -11,6 +11,7 @@ import { windowOf } from './points.js';
 
 const LEFT = 60, RIGHT = 20; // the same everywhere, so that plots stand exactly below each other
 export const MARKED_POINTS_MOST = 40; // with more a line says enough
+const HEIGHTS_MOST = 8; // of stairs that may hide each other
 const EVENT_LINES_MOST = 60; // with more the lines hide the plot
 const SYMBOLS = ['circle', 'rect', 'triangle', 'diamond', 'emptyCircle', 'emptyRect', 'emptyTriangle', 'emptyDiamond'];
 
@@ -38,8 +39,9 @@ function lineSeries(chart, series, { theme, seen, above }) {
   const points = showable(windowOf(series.points, seen), chart.y);
   const scattered = series.kind === 'scatter';
   const stepped = series.kind === 'step';
-  // stairs often lie on each other: the lower ones are wider, so that they show
-  const width = scattered ? 0 : series.kind === 'area' ? 1 : stepped ? 2 + 2.5 * Math.min(above, 3) : 2;
+  // stairs of few heights often lie on each other: the lower ones are wider, so that they show
+  const wider = stepped && new Set(series.points.map((point) => point[1])).size <= HEIGHTS_MOST ? 1.2 * Math.min(above, 3) : 0;
+  const width = scattered ? 0 : series.kind === 'area' ? 1 : 2 + wider;
   return {
     type: 'line', name: series.name, data: points, z: 3,
     step: stepped ? 'end' : false,
@@ -174,7 +176,7 @@ function lineAxes(chart, { theme, range, zoomable, printing }) {
   const style = axisStyle(theme);
   const x = {
     ...style, ...namedBelow(chart.x.name), type: chart.x.log ? 'log' : 'value', min: range[0], max: range[1],
-    axisLabel: { ...style.axisLabel, formatter: short }, splitLine: { show: false },
+    axisLabel: { ...style.axisLabel, formatter: short, alignMaxLabel: 'right' }, splitLine: { show: false },
   };
   return {
     xAxis: x,
