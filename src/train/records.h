@@ -50,12 +50,23 @@ typedef struct ek_healed_record {
     uint32_t tensor, unit, good; /* good: the rank it was fetched from */
 } ek_healed_record;
 
+/* A rank has written its part of a checkpoint, or could not. */
+typedef struct ek_saved_record {
+    ek_record_kind kind;
+    uint64_t step;
+    uint32_t writers;                   /* ranks that write it */
+    uint64_t bytes;                     /* of this rank */
+    double began, copied, written;      /* monotonic seconds: training stood still until `copied` */
+    char trouble[EK_ERROR_BYTES];       /* "": it has */
+} ek_saved_record;
+
 typedef union ek_record {
     ek_record_kind kind;
     ek_step_record step;
     ek_recovery_record recovery;
     ek_fault_record fault;
     ek_healed_record healed;
+    ek_saved_record saved;
 } ek_record;
 
 /* Where a rank is, as it tells it with every ek_beat: the step it works on and the phase of it. */
