@@ -2,7 +2,6 @@
  * returns. */
 #include "train/monitor.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,29 +10,21 @@
 #include "base/error.h"
 #include "power/xid.h"
 #include "train/clock.h"
-#include "train/display.h"
+#include "train/journal.h"
 #include "train/limits.h"
-#include "train/metrics.h"
-#include "train/pace.h"
 #include "train/phases.h"
 #include "train/records.h"
-#include "train/table.h"
-
-#define PLACE_BYTES 40
 
 /* What one replica's ranks said of the step that is being gathered. */
 typedef struct replica_step {
-    uint32_t samples;
-    double busy_seconds, exposed_seconds; /* of the slowest rank */
+    ek_phase_replica pace;
+    double exposed_seconds;               /* of the slowest rank */
     uint64_t reshard_bytes, reduce_bytes; /* of all ranks */
-    double watts, predicted_seconds;      /* the most of a device; of the governor */
 } replica_step;
 
 struct ek_monitor {
     const ek_run *run;
-    ek_metrics metrics;
-    ek_display display;
-    bool governed; /* ranks keep in step by power and samples */
+    ek_journal journal;
     ek_membership *membership;
     ek_launcher *launcher;
     ek_limits *limits;   /* NULL: power is not governed */
@@ -46,7 +37,7 @@ struct ek_monitor {
     double *injected;    /* [ranks] when a rank said that it would kill or stop itself; 0: it did not */
     char last_cause[96];
     uint32_t timed_out;
-    double launched, first_noticed; /* first_noticed: of the losses that no recovery has dealt with; 0: none */
+    double first_noticed; /* of the losses that no recovery has dealt with; 0: none */
 
     bool gathering_step;
     uint32_t step_reports; /* ranks that have told of it */
@@ -58,8 +49,7 @@ struct ek_monitor {
 
     uint64_t committed_steps;
     double committed_seconds, last_committed, last_loss;
-    ek_table table;
-    ek_phases phases;
+    ek_phases *phases;
 };
 
 static const char *plural(uint64_t count, const char *one, const char *many)
@@ -67,73 +57,43 @@ static const char *plural(uint64_t count, const char *one, const char *many)
     return count == 1 ? one : many;
 }
 
-/* ---------------------------------------------------------------------------------------------- progress */
-
-/* "replica 1 slot 2", or "spare 0": where a rank's device is, whatever role it serves. */
-static const char *describe_place(const ek_monitor *monitor, uint32_t rank, char text[PLACE_BYTES])
+/* A row of the table for what happened `at`; for what happens now. */
+static ek_table_row row_at(const ek_monitor *monitor, uint64_t step, double at, const char *text)
 {
-    uint32_t tp = monitor->run->config->parallel.tp, roles = tp * monitor->run->config->parallel.dp;
-    if (rank < roles)
-        snprintf(text, PLACE_BYTES, "replica %u slot %u", rank / tp, rank % tp);
-    else
-        snprintf(text, PLACE_BYTES, "spare %u", rank - roles);
-    return text;
+    return (ek_table_row){.step = step, .seconds = at - monitor->journal.launched, .event = text};
 }
 
-/* An event about a rank, or EK_NONE: its place stands in it as "replica" and "slot", or as "spare". */
-static json_t *make_rank_event(const ek_monitor *monitor, const char *event, uint64_t step, uint32_t rank)
+static ek_table_row row_now(const ek_monitor *monitor, uint64_t step, const char *text)
 {
-    uint32_t tp = monitor->run->config->parallel.tp, roles = tp * monitor->run->config->parallel.dp;
-    json_t *line = json_pack("{s:s, s:I}", "event", event, "step", (json_int_t)step);
-    if (rank < roles) {
-        json_object_set_new(line, "replica", json_integer(rank / tp));
-        json_object_set_new(line, "slot", json_integer(rank % tp));
-    } else if (rank != EK_NONE) {
-        json_object_set_new(line, "spare", json_integer(rank - roles));
-    }
-    return line;
-}
-
-/* An event for the table and for who watches. */
-static void add_event(ek_monitor *monitor, uint64_t step, const char *text)
-{
-    char line[384];
-    ek_table_add(&monitor->table,
-                 (ek_table_row){.step = step, .seconds = ek_wall_seconds() - monitor->launched, .event = text});
-    snprintf(line, sizeof line, "step %llu: %s", (unsigned long long)step, text);
-    ek_display_event(&monitor->display, line);
+    return row_at(monitor, step, ek_wall_seconds(), text);
 }
 
 /* Something about devices that the job goes on in spite of. */
 static void complain(ek_monitor *monitor, const char *text)
 {
-    add_event(monitor, monitor->committed_steps + 1, text);
+    ek_journal_tell(&monitor->journal, row_now(monitor, monitor->committed_steps + 1, text), NULL);
 }
 
 /* ------------------------------------------------------------------------------------------------- steps */
 
-/* Puts what the governors decided into effect, and tells of it where it changed. */
+/* Tells of what the replicas have where that has changed, and puts what the governors decided into effect. */
 static ek_status follow_governors(ek_monitor *monitor)
 {
     const ek_config *config = monitor->run->config;
     ek_phase_replica replicas[EK_MAX_REPLICAS];
-    double predicted = 0.0, busy = 0.0;
     for (uint32_t r = 0; r < config->parallel.dp; r++) {
-        const replica_step *replica = &monitor->replicas[r];
-        replicas[r] =
-            (ek_phase_replica){ek_membership_degree(monitor->membership, r), replica->samples, replica->watts};
-        predicted = fmax(predicted, replica->predicted_seconds);
-        busy = fmax(busy, replica->busy_seconds);
+        replicas[r] = monitor->replicas[r].pace;
+        replicas[r].degree = ek_membership_degree(monitor->membership, r);
     }
-    bool changed = ek_phases_add(&monitor->phases, monitor->step.step, replicas, config->parallel.dp, predicted, busy);
+    bool changed = ek_phases_add(monitor->phases, monitor->step.step, replicas);
     for (uint32_t r = 0; changed && r < config->parallel.dp; r++) {
         json_t *event = json_pack("{s:s, s:I, s:i, s:i, s:f, s:i, s:f}", "event", "adjusted", "step",
                                   (json_int_t)monitor->step.step, "replica", (int)r, "tp", (int)replicas[r].degree,
                                   "power_watts", replicas[r].watts, "samples", (int)replicas[r].samples, "at",
-                                  monitor->step.committed - monitor->launched);
-        if (monitor->replicas[r].predicted_seconds > 0.0)
-            json_object_set_new(event, "predicted_seconds", json_real(monitor->replicas[r].predicted_seconds));
-        EK_TRY(ek_metrics_write(&monitor->metrics, event));
+                                  monitor->step.committed - monitor->journal.launched);
+        if (replicas[r].predicted_seconds > 0.0)
+            json_object_set_new(event, "predicted_seconds", json_real(replicas[r].predicted_seconds));
+        EK_TRY(ek_metrics_write(&monitor->journal.metrics, event));
     }
     for (uint32_t rank = 0; rank < ek_membership_ranks(monitor->membership); rank++)
         if (monitor->watts[rank] > 0.0 && ek_limits_set(monitor->limits, rank, monitor->watts[rank]) != EK_OK)
@@ -153,16 +113,16 @@ static ek_status hear_devices(ek_monitor *monitor)
         if (!any)
             return EK_OK;
         ek_xid xid = ek_xid_find(code);
-        char text[160], place[PLACE_BYTES] = "some device";
+        char text[160], place[EK_PLACE_BYTES] = "some device";
         if (rank != EK_NONE)
-            describe_place(monitor, rank, place);
+            ek_journal_place(&monitor->journal, rank, place);
         snprintf(text, sizeof text, "%s: Xid %llu, %s%s", place, (unsigned long long)code, xid.text,
                  xid.meaning == EK_XID_LOST ? ": the device is lost" : "");
-        complain(monitor, text);
-        json_t *event = make_rank_event(monitor, "device_error", monitor->committed_steps + 1, rank);
+        uint64_t step = monitor->committed_steps + 1;
+        json_t *event = ek_journal_event(&monitor->journal, "device_error", step, rank);
         json_object_set_new(event, "xid", json_integer((json_int_t)code));
         json_object_set_new(event, "text", json_string(xid.text));
-        EK_TRY(ek_metrics_write(&monitor->metrics, event));
+        EK_TRY(ek_journal_tell(&monitor->journal, row_now(monitor, step, text), event));
         if (xid.meaning == EK_XID_LOST && rank != EK_NONE)
             ek_launcher_kill(monitor->launcher, rank); /* refused: it is gone already */
     }
@@ -185,28 +145,28 @@ static void call_back(ek_monitor *monitor)
 static ek_status write_step(ek_monitor *monitor, double seconds)
 {
     const ek_step_record *step = &monitor->step;
-    if (monitor->metrics.file < 0)
+    if (monitor->journal.metrics.file < 0)
         return EK_OK;
     json_t *replicas = json_array();
     for (uint32_t r = 0; r < ek_membership_job(monitor->membership)->replicas; r++) {
         const replica_step *replica = &monitor->replicas[r];
         json_array_append_new(
             replicas, json_pack("{s:i, s:i, s:i, s:f, s:f, s:f, s:I, s:I}", "id", (int)r, "tp",
-                                (int)ek_membership_degree(monitor->membership, r), "samples", (int)replica->samples,
-                                "busy_seconds", replica->busy_seconds, "power_watts", replica->watts, "exposed_seconds",
-                                replica->exposed_seconds, "reshard_bytes", (json_int_t)replica->reshard_bytes,
-                                "reduce_bytes", (json_int_t)replica->reduce_bytes));
+                                (int)ek_membership_degree(monitor->membership, r), "samples",
+                                (int)replica->pace.samples, "busy_seconds", replica->pace.busy_seconds, "power_watts",
+                                replica->pace.watts, "exposed_seconds", replica->exposed_seconds, "reshard_bytes",
+                                (json_int_t)replica->reshard_bytes, "reduce_bytes", (json_int_t)replica->reduce_bytes));
     }
     json_t *line =
         json_pack("{s:I, s:f, s:f, s:f, s:I, s:f, s:f, s:f, s:o}", "step", (json_int_t)step->step, "loss", step->loss,
                   "grad_norm", step->grad_norm, "learning_rate", step->learning_rate, "tokens",
                   (json_int_t)step->tokens, "seconds", seconds, "tokens_per_second", (double)step->tokens / seconds,
-                  "at", step->committed - monitor->launched, "replicas", replicas);
+                  "at", step->committed - monitor->journal.launched, "replicas", replicas);
     if (monitor->run->config->model.experts)
         json_object_set_new(line, "aux_loss", json_real(step->aux_loss));
     if (monitor->run->routes)
         json_object_set_new(line, "route_flips", json_integer((json_int_t)step->flips));
-    return ek_metrics_write(&monitor->metrics, line);
+    return ek_metrics_write(&monitor->journal.metrics, line);
 }
 
 /* All that the ranks say of a step is in: all of them have reported it, or one tells of what came later, since every
@@ -223,13 +183,13 @@ static ek_status close_step(ek_monitor *monitor)
     monitor->last_committed = step->committed;
     monitor->last_loss = step->loss;
     uint64_t steps = monitor->run->config->train.steps;
-    ek_display_step(&monitor->display, step, steps, seconds,
+    ek_display_step(&monitor->journal.display, step, steps, seconds,
                     monitor->committed_seconds / (double)monitor->committed_steps * (double)(steps - step->step),
                     monitor->membership);
     EK_TRY(write_step(monitor, seconds));
     call_back(monitor);
     EK_TRY(hear_devices(monitor));
-    return monitor->governed ? follow_governors(monitor) : EK_OK;
+    return follow_governors(monitor);
 }
 
 static ek_status note_straggler(ek_monitor *monitor, uint32_t rank, const ek_step_record *step)
@@ -238,13 +198,12 @@ static ek_status note_straggler(ek_monitor *monitor, uint32_t rank, const ek_ste
     monitor->straggling[rank] = step->straggles;
     if (!new)
         return EK_OK;
-    char text[160], place[PLACE_BYTES];
-    snprintf(text, sizeof text, "%s straggles", describe_place(monitor, rank, place));
-    add_event(monitor, step->step, text);
-    json_t *event = make_rank_event(monitor, "straggler", step->step, rank);
+    char text[160], place[EK_PLACE_BYTES];
+    snprintf(text, sizeof text, "%s straggles", ek_journal_place(&monitor->journal, rank, place));
+    json_t *event = ek_journal_event(&monitor->journal, "straggler", step->step, rank);
     json_object_set_new(event, "busy_seconds", json_real(step->busy_seconds));
     json_object_set_new(event, "power_watts", json_real(step->watts));
-    return ek_metrics_write(&monitor->metrics, event);
+    return ek_journal_tell(&monitor->journal, row_now(monitor, step->step, text), event);
 }
 
 static ek_status gather_step(ek_monitor *monitor, uint32_t rank, const ek_step_record *step)
@@ -261,13 +220,14 @@ static ek_status gather_step(ek_monitor *monitor, uint32_t rank, const ek_step_r
     uint32_t r;
     if (ek_membership_place(monitor->membership, rank, &r, NULL)) {
         replica_step *replica = &monitor->replicas[r];
-        replica->samples = step->samples;
-        replica->busy_seconds = fmax(replica->busy_seconds, step->busy_seconds);
+        replica->pace.samples = step->samples;
+        replica->pace.busy_seconds = fmax(replica->pace.busy_seconds, step->busy_seconds);
         replica->exposed_seconds = fmax(replica->exposed_seconds, step->exposed_seconds);
         replica->reshard_bytes += step->reshard_bytes;
         replica->reduce_bytes += step->reduce_bytes;
-        replica->watts = fmax(replica->watts, step->watts);
-        replica->predicted_seconds = fmax(replica->predicted_seconds, step->predicted_seconds);
+        replica->pace.watts = fmax(replica->pace.watts, step->watts);
+        replica->pace.total_watts += step->watts;
+        replica->pace.predicted_seconds = fmax(replica->pace.predicted_seconds, step->predicted_seconds);
     }
     monitor->watts[rank] = step->watts;
     EK_TRY(note_straggler(monitor, rank, step));
@@ -301,24 +261,23 @@ ek_status ek_monitor_lost(void *user, const ek_loss *loss)
     monitor->timed_out += loss->cause == EK_LOSS_TIMEOUT;
     uint64_t step = ek_note_step(loss->note);
     const char *phase = ek_phase_name((ek_phase)ek_note_phase(loss->note));
-    char text[256], place[PLACE_BYTES];
+    char text[256], place[EK_PLACE_BYTES];
     describe_loss(loss, monitor->run->config, monitor->last_cause, sizeof monitor->last_cause);
-    snprintf(text, sizeof text, "%s lost (%s)", describe_place(monitor, loss->rank, place), monitor->last_cause);
-    ek_table_add(&monitor->table,
-                 (ek_table_row){.step = step, .seconds = now - monitor->launched, .event = text, .detail = phase});
-    char line[384];
-    snprintf(line, sizeof line, "step %llu: %s in %s", (unsigned long long)step, text, phase);
-    ek_display_event(&monitor->display, line);
-    if (ek_limits_reset(monitor->limits, loss->rank) != EK_OK)
-        complain(monitor, ek_error());
-    json_t *event = make_rank_event(monitor, "failure", step, loss->rank);
+    snprintf(text, sizeof text, "%s lost (%s)", ek_journal_place(&monitor->journal, loss->rank, place),
+             monitor->last_cause);
+    json_t *event = ek_journal_event(&monitor->journal, "failure", step, loss->rank);
     json_object_set_new(event, "phase", json_string(phase));
     json_object_set_new(event, "cause", json_string(monitor->last_cause));
-    json_object_set_new(event, "at", json_real(now - monitor->launched));
+    json_object_set_new(event, "at", json_real(now - monitor->journal.launched));
     if (monitor->injected[loss->rank] > 0.0)
-        json_object_set_new(event, "injected_at", json_real(monitor->injected[loss->rank] - monitor->launched));
+        json_object_set_new(event, "injected_at", json_real(monitor->injected[loss->rank] - monitor->journal.launched));
     monitor->injected[loss->rank] = 0.0;
-    return ek_metrics_write(&monitor->metrics, event);
+    ek_table_row row = row_at(monitor, step, now, text);
+    row.detail = phase;
+    EK_TRY(ek_journal_tell(&monitor->journal, row, event));
+    if (ek_limits_reset(monitor->limits, loss->rank) != EK_OK)
+        complain(monitor, ek_error());
+    return EK_OK;
 }
 
 /* One event for each replica whose degree the recovery changed. */
@@ -327,30 +286,22 @@ static ek_status write_recovered(ek_monitor *monitor, const ek_membership *befor
     const ek_recovery_record *recovery = &monitor->recovery;
     uint64_t step = recovery->committed_step + 1;
     double noticed = monitor->first_noticed > 0.0 ? fmin(recovery->noticed, monitor->first_noticed) : recovery->noticed;
-    double seconds = recovery->ended - noticed;
     for (uint32_t r = 0; r < ek_membership_job(before)->replicas; r++) {
         uint32_t degree = ek_membership_degree(monitor->membership, r);
         if (degree == ek_membership_degree(before, r))
             continue;
         char text[128];
         snprintf(text, sizeof text, degree ? "replica %u goes on as TP%u" : "replica %u is retired", r, degree);
-        ek_table_add(&monitor->table, (ek_table_row){.step = step,
-                                                     .seconds = recovery->ended - monitor->launched,
-                                                     .event = text,
-                                                     .recovered = true,
-                                                     .recovery_seconds = seconds,
-                                                     .bytes = monitor->replica_bytes[r],
-                                                     .redone_steps = recovery->redone_steps});
-        char line[256];
-        snprintf(line, sizeof line, "step %llu: %s after %.1f ms, %.2f MB moved, %u %s redone",
-                 (unsigned long long)step, text, 1e3 * seconds, 1e-6 * (double)monitor->replica_bytes[r],
-                 recovery->redone_steps, plural(recovery->redone_steps, "step", "steps"));
-        ek_display_event(&monitor->display, line);
-        EK_TRY(ek_metrics_write(&monitor->metrics,
-                                json_pack("{s:s, s:I, s:i, s:i, s:f, s:I, s:i, s:f}", "event", "recovered", "step",
-                                          (json_int_t)step, "replica", (int)r, "tp", (int)degree, "seconds", seconds,
-                                          "bytes", (json_int_t)monitor->replica_bytes[r], "redone_steps",
-                                          (int)recovery->redone_steps, "at", recovery->ended - monitor->launched)));
+        ek_table_row row = row_at(monitor, step, recovery->ended, text);
+        row.recovered = true;
+        row.recovery_seconds = recovery->ended - noticed;
+        row.bytes = monitor->replica_bytes[r];
+        row.redone_steps = recovery->redone_steps;
+        json_t *event =
+            json_pack("{s:s, s:I, s:i, s:i, s:f, s:I, s:i, s:f}", "event", "recovered", "step", (json_int_t)step,
+                      "replica", (int)r, "tp", (int)degree, "seconds", row.recovery_seconds, "bytes",
+                      (json_int_t)row.bytes, "redone_steps", (int)row.redone_steps, "at", row.seconds);
+        EK_TRY(ek_journal_tell(&monitor->journal, row, event));
     }
     return EK_OK;
 }
@@ -362,16 +313,12 @@ static ek_status write_rejoined(ek_monitor *monitor, const ek_membership *before
     for (uint32_t rank = 0; rank < ek_membership_ranks(before); rank++) {
         if (ek_rank_is_known(before, rank) || !ek_rank_is_known(monitor->membership, rank))
             continue;
-        char text[128], place[PLACE_BYTES];
-        snprintf(text, sizeof text, "%s is back", describe_place(monitor, rank, place));
-        double at = monitor->recovery.ended - monitor->launched;
-        ek_table_add(&monitor->table, (ek_table_row){.step = step, .seconds = at, .event = text});
-        char line[160];
-        snprintf(line, sizeof line, "step %llu: %s", (unsigned long long)step, text);
-        ek_display_event(&monitor->display, line);
-        json_t *event = make_rank_event(monitor, "rejoined", step, rank);
-        json_object_set_new(event, "at", json_real(at));
-        EK_TRY(ek_metrics_write(&monitor->metrics, event));
+        char text[128], place[EK_PLACE_BYTES];
+        snprintf(text, sizeof text, "%s is back", ek_journal_place(&monitor->journal, rank, place));
+        ek_table_row row = row_at(monitor, step, monitor->recovery.ended, text);
+        json_t *event = ek_journal_event(&monitor->journal, "rejoined", step, rank);
+        json_object_set_new(event, "at", json_real(row.seconds));
+        EK_TRY(ek_journal_tell(&monitor->journal, row, event));
     }
     return EK_OK;
 }
@@ -426,15 +373,14 @@ static ek_status gather_recovery(ek_monitor *monitor, uint32_t rank, const ek_re
 static ek_status write_healed(ek_monitor *monitor, uint32_t rank, const ek_healed_record *healed)
 {
     const char *tensor = monitor->run->tensors[healed->tensor].name;
-    char text[160], place[PLACE_BYTES];
+    char text[160], place[EK_PLACE_BYTES];
     snprintf(text, sizeof text, "%s: unit %u of %s was corrupt, healed from rank %u",
-             describe_place(monitor, rank, place), healed->unit, tensor, healed->good);
-    add_event(monitor, healed->step, text);
-    json_t *event = make_rank_event(monitor, "healed", healed->step, rank);
+             ek_journal_place(&monitor->journal, rank, place), healed->unit, tensor, healed->good);
+    json_t *event = ek_journal_event(&monitor->journal, "healed", healed->step, rank);
     json_object_set_new(event, "tensor", json_string(tensor));
     json_object_set_new(event, "unit", json_integer(healed->unit));
     json_object_set_new(event, "from_rank", json_integer(healed->good));
-    return ek_metrics_write(&monitor->metrics, event);
+    return ek_journal_tell(&monitor->journal, row_now(monitor, healed->step, text), event);
 }
 
 /* --------------------------------------------------------------------------------------------- interface */
@@ -480,32 +426,34 @@ ek_status ek_monitor_create(ek_monitor **out, const ek_run *run, ek_limits *limi
     if (!monitor)
         return ek_fail(EK_NO_MEMORY, "out of memory for metrics");
     monitor->run = run;
-    monitor->metrics.file = -1;
-    monitor->display = ek_display_open(run->options->quiet);
     monitor->limits = limits;
-    monitor->governed = ek_pace_wanted(run->config);
+    ek_status status = ek_journal_open(&monitor->journal, run->options);
     uint32_t ranks = ek_membership_ranks(run->membership);
     monitor->pending = calloc(ranks, sizeof *monitor->pending);
     monitor->straggling = calloc(ranks, sizeof *monitor->straggling);
     monitor->watts = calloc(ranks, sizeof *monitor->watts);
     monitor->rejoined = calloc(run->options->rejoin_count + 1, sizeof *monitor->rejoined);
-    monitor->injected = calloc(ek_membership_ranks(run->membership), sizeof *monitor->injected);
+    monitor->injected = calloc(ranks, sizeof *monitor->injected);
     monitor->struck = calloc(run->options->fault_count + 1, sizeof *monitor->struck);
     monitor->replicas = calloc(run->config->parallel.dp, sizeof *monitor->replicas);
     monitor->replica_bytes = calloc(run->config->parallel.dp, sizeof *monitor->replica_bytes);
-    ek_status status = ek_membership_lose(run->membership, NULL, 0, &monitor->membership);
+    if (status == EK_OK)
+        status = ek_membership_lose(run->membership, NULL, 0, &monitor->membership);
     if (status == EK_OK && (!monitor->pending || !monitor->straggling || !monitor->watts || !monitor->rejoined ||
                             !monitor->injected || !monitor->struck || !monitor->replicas || !monitor->replica_bytes))
         status = ek_fail(EK_NO_MEMORY, "out of memory for metrics");
     if (status == EK_OK)
-        status = ek_metrics_open(&monitor->metrics, run->options->metrics_path,
-                                 (const char *const[]){run->config->data.path, run->options->config_path}, 2);
+        status = ek_phases_create(
+            &monitor->phases,
+            &(ek_phase_job){.replicas = run->config->parallel.dp,
+                            .base_degree = run->config->parallel.tp,
+                            .samples = run->config->batch.global,
+                            .default_watts = run->config->power.backend == EK_POWER_NONE ? 0.0 : run->default_watts});
     if (status != EK_OK) {
         ek_monitor_destroy(monitor);
         return status;
     }
-    monitor->launched = ek_wall_seconds();
-    ek_display_job(&monitor->display, run->config, monitor->membership);
+    ek_display_job(&monitor->journal.display, run->config, monitor->membership);
     if (complaint[0])
         complain(monitor, complaint);
     *out = monitor;
@@ -516,10 +464,9 @@ void ek_monitor_destroy(ek_monitor *monitor)
 {
     if (!monitor)
         return;
-    ek_metrics_close(&monitor->metrics);
-    ek_table_clear(&monitor->table);
+    ek_journal_close(&monitor->journal);
     ek_membership_destroy(monitor->membership);
-    ek_phases_clear(&monitor->phases);
+    ek_phases_destroy(monitor->phases);
     free(monitor->pending);
     free(monitor->straggling);
     free(monitor->watts);
@@ -563,7 +510,7 @@ ek_status ek_monitor_finish(ek_monitor *monitor, ek_status status)
     ek_status written = close_step(monitor);
     if (written == EK_OK)
         written = close_recovery(monitor);
-    double wall = ek_wall_seconds() - monitor->launched;
+    double wall = ek_wall_seconds() - monitor->journal.launched;
     double goodput = wall > 0.0 ? monitor->committed_seconds / wall : 0.0;
     json_t *line = json_pack("{s:s, s:s, s:I, s:f, s:f}", "event", "end", "status", status == EK_OK ? "done" : "failed",
                              "steps", (json_int_t)monitor->committed_steps, "seconds", wall, "goodput", goodput);
@@ -572,13 +519,13 @@ ek_status ek_monitor_finish(ek_monitor *monitor, ek_status status)
     if (status != EK_OK)
         json_object_set_new(line, "reason", json_string(reason));
     if (written == EK_OK)
-        written = ek_metrics_write(&monitor->metrics, line);
+        written = ek_metrics_write(&monitor->journal.metrics, line);
     else
         json_decref(line);
-    if (!monitor->display.quiet) {
-        ek_display_event(&monitor->display, "");
-        ek_table_print(&monitor->table, stdout);
-        ek_phases_print(&monitor->phases, stdout);
+    if (!monitor->journal.display.quiet) {
+        ek_display_event(&monitor->journal.display, "");
+        ek_table_print(&monitor->journal.table, stdout);
+        ek_phases_print(monitor->phases, stdout);
         if (monitor->committed_steps)
             printf("%llu %s committed in %.1f s, last loss %.6f, goodput %.1f %% (time spent on committed steps)\n",
                    (unsigned long long)monitor->committed_steps, plural(monitor->committed_steps, "step", "steps"),

@@ -10,6 +10,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #if defined(__SANITIZE_THREAD__)
 #define UNDER_TSAN 1
@@ -67,6 +68,13 @@ static inline ek_status make_world(ek_group **group, ek_engine *engine, ek_lane 
     for (uint32_t rank = 0; rank < ek_engine_ranks(engine); rank++)
         ranks[rank] = rank;
     return ek_group_create(group, engine, lane, tag, ranks, ek_engine_ranks(engine));
+}
+
+static inline double now_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 /* How many ranks are not in the job. */

@@ -1,5 +1,5 @@
 /* Every collective, as processes and threads, with 1 to 9 ranks, odd sizes, memory of the engine and ordinary memory,
- * blocking and started, on both lanes at once. */
+ * blocking and started, on both lanes at once; and votes in a row. */
 #include "jobs.h"
 
 #include <unistd.h>
@@ -429,6 +429,29 @@ static void test_misuse(void **state)
     assert_int_not_equal(ek_launch(&options), EK_OK);
 }
 
+/* Thousands of votes in a row: sums never mix steps. */
+static ek_status race_votes(ek_engine *engine, void *user)
+{
+    (void)user;
+    uint32_t rank = ek_engine_rank(engine), ranks = ek_engine_ranks(engine);
+    for (uint64_t step = 1; step <= 3000; step++) {
+        double values[EK_VOTE_VALUES], sums[EK_VOTE_VALUES];
+        for (uint32_t i = 0; i < EK_VOTE_VALUES; i++)
+            values[i] = (double)(step * (rank + 1) * (i + 1));
+        EK_TRY(ek_vote(engine, step, values, sums, EK_VOTE_VALUES));
+        for (uint32_t i = 0; i < EK_VOTE_VALUES; i++)
+            CHECK(2.0 * sums[i] == (double)(step * (i + 1) * ranks * (ranks + 1)));
+    }
+    return EK_OK;
+}
+
+static void test_votes(void **state)
+{
+    (void)state;
+    FOR_EACH_MODE(threads)
+    assert_ok(run_job(5, threads, race_votes, NULL));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -438,6 +461,7 @@ int main(void)
         cmocka_unit_test(test_remade_groups),
         cmocka_unit_test(test_alternating_groups),
         cmocka_unit_test(test_misuse),
+        cmocka_unit_test(test_votes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

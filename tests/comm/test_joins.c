@@ -1,8 +1,9 @@
 /* Ranks that come back: let in between two steps, on all ranks at the same one; settled losses alone; newcomers that
  * die at any stage; nothing left behind by many returns. */
-#include "jobs.h"
+#include "returns.h"
 
-#include <dirent.h>
+#include "entries.h"
+
 #include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -13,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAX_RANKS = 8, MAX_STEPS = 1200 };
+enum { MAX_STEPS = 1200 };
 
 /* Where a rank dies. The first three: a newcomer before it has joined. */
 enum place {
@@ -45,19 +46,15 @@ struct script {
 
 /* One job, its plan and what the launching process gathers. */
 struct job {
-    uint64_t seed;
+    struct returns returns;
     uint32_t steps, immortal;
-    bool threads;
     struct script *script; /* or NULL */
     uint32_t enough;       /* the job stops when a rank has come back so often; 0: after its steps */
     unsigned step_microseconds;
-    /* Where and when life `life` of a rank ends; NOWHERE: it lives on. */
-    enum place (*death)(const struct job *job, uint32_t rank, uint32_t life, uint64_t *step);
+    /* Of life `life` of a rank. */
+    struct death (*death)(const struct job *job, uint32_t rank, uint32_t life);
 
-    ek_launcher *launcher;
-    uint32_t lives[MAX_RANKS]; /* ended ones: each process sees its own number here */
-    uint32_t lost, lost_new, started;
-    uint32_t joined;
+    uint32_t started, joined;
     struct outcome votes[MAX_STEPS + 1];
     struct outcome agreements[20000];
     uint64_t agreement_count;
@@ -70,21 +67,6 @@ static struct job *make_job(struct job plan)
     assert_non_null(job);
     *job = plan;
     return job;
-}
-
-static ek_status keep_launcher(void *user, ek_launcher *launcher)
-{
-    ((struct job *)user)->launcher = launcher;
-    return EK_OK;
-}
-
-static ek_status revive(void *user, const ek_loss *loss)
-{
-    struct job *job = user;
-    job->lives[loss->rank]++;
-    job->lost++;
-    job->lost_new += loss->is_new;
-    return ek_launcher_revive(job->launcher, loss->rank);
 }
 
 /* All ranks must say the same of one step and of one agreement. */
@@ -117,10 +99,7 @@ static ek_status compare_outcome(void *user, uint32_t rank, const void *record, 
 
 static ek_status run(struct job *job, uint32_t ranks, bool threads, ek_status (*main)(ek_engine *, void *))
 {
-    ek_launch_options options = job_options(ranks, threads, main, job);
-    job->threads = threads;
-    options.on_start = keep_launcher;
-    options.on_lost = revive;
+    ek_launch_options options = returning_options(ranks, threads, main, &job->returns);
     options.on_report = compare_outcome;
     return ek_launch(&options);
 }
@@ -132,8 +111,7 @@ enum { DIRTY_BYTES = 200000 };
 struct life {
     ek_engine *engine;
     const struct job *job;
-    enum place place; /* of its death, */
-    uint64_t death;   /* in this step or later */
+    struct death death;
     uint64_t step, agreements;
     bool stops;
     ek_group *group;
@@ -141,9 +119,7 @@ struct life {
 
 static ek_status maybe_die(const struct life *life, enum place place)
 {
-    if (life->place == place && (place < IN_STEP || life->step >= life->death))
-        return ek_inject(life->engine, EK_FAULT_KILL);
-    return EK_OK;
+    return die_if_due(life->engine, life->death, place, place < IN_STEP ? UINT64_MAX : life->step);
 }
 
 static uint32_t mask(const struct life *life, const bool *ranks)
@@ -215,10 +191,10 @@ static ek_status step_once(struct life *life)
     ek_engine *engine = life->engine;
     float ones[3] = {1, 1, 1};
     uint32_t enough = life->job->enough;
-    double values[2] = {1, enough && life->job->lives[ek_engine_rank(engine)] >= enough}, totals[2];
+    double values[2] = {1, enough && life->job->returns.lives[ek_engine_rank(engine)] >= enough}, totals[2];
     ek_beat(engine, life->step);
     if (life->job->step_microseconds)
-        usleep((useconds_t)(ek_random_u64(life->job->seed, life->step, ek_engine_rank(engine)) %
+        usleep((useconds_t)(ek_random_u64(life->job->returns.seed, life->step, ek_engine_rank(engine)) %
                             life->job->step_microseconds));
     EK_TRY(ek_all_reduce(life->group, ones, 3, EK_SUM, NULL));
     CHECK(ones[2] == (float)ek_group_size(life->group));
@@ -281,9 +257,9 @@ static ek_status enter(struct life *life)
     EK_TRY(ek_report(engine, &(struct outcome){.kind = STARTED}, sizeof(struct outcome)));
     EK_TRY(maybe_die(life, AT_ONCE));
     struct script *script = life->job->script;
-    while (script && script->began_alone < 2 * (life->job->lives[ek_engine_rank(engine)] - 1))
+    while (script && script->began_alone < 2 * (life->job->returns.lives[ek_engine_rank(engine)] - 1))
         usleep(200);
-    if (life->place == WHILE_ASKING && !life->job->threads) {
+    if (life->death.place == WHILE_ASKING && !life->job->returns.threads) {
         if (script)
             script->dying = getpid();
         usleep(10000); /* the others come to wait for its end */
@@ -297,7 +273,8 @@ static ek_status main_of_life(ek_engine *engine, void *user)
     const struct job *job = user;
     uint32_t rank = ek_engine_rank(engine);
     struct life life = {.engine = engine, .job = job, .step = 1};
-    life.place = rank == job->immortal ? NOWHERE : job->death(job, rank, job->lives[rank], &life.death);
+    if (rank != job->immortal)
+        life.death = job->death(job, rank, job->returns.lives[rank]);
     ek_status status = enter(&life);
     if (status == EK_OK)
         status = live_on(&life);
@@ -308,12 +285,11 @@ static ek_status main_of_life(ek_engine *engine, void *user)
 /* --------------------------------------------------------------------------------------- deaths as planned */
 
 /* The last rank dies in step 5 and then, as a newcomer, at the place that the seed says, twice. */
-static enum place die_as_newcomer(const struct job *job, uint32_t rank, uint32_t life, uint64_t *step)
+static struct death die_as_newcomer(const struct job *job, uint32_t rank, uint32_t life)
 {
-    *step = life == 0 ? 5 : 0;
     if (rank != 2 || life > 2)
-        return NOWHERE;
-    return life == 0 ? IN_STEP : (enum place)job->seed;
+        return (struct death){NOWHERE, 0};
+    return life == 0 ? (struct death){IN_STEP, 5} : (struct death){(uint32_t)job->returns.seed, 0};
 }
 
 static void test_dying_newcomers(void **state)
@@ -325,14 +301,14 @@ static void test_dying_newcomers(void **state)
     for (enum place place = NOWHERE; place < PLACES; place++) {
         if (place == WHILE_ASKING && threads)
             continue;
-        struct job *job = make_job((struct job){.seed = place, .steps = 150, .death = die_as_newcomer});
+        struct job *job = make_job((struct job){.returns.seed = place, .steps = 150, .death = die_as_newcomer});
         job->step_microseconds = 1000;
         job->script = place == WHILE_ASKING ? script : NULL;
         assert_ok(run(job, 3, threads, main_of_life));
         assert_false(job->contradicted);
-        assert_int_equal(job->lost, place == NOWHERE ? 1 : 3);
-        assert_int_equal(job->started, job->lost);
-        assert_int_equal(job->lost_new, place == AT_ONCE || place == WHILE_ASKING ? 2 : 0);
+        assert_int_equal(job->returns.lost, place == NOWHERE ? 1 : 3);
+        assert_int_equal(job->started, job->returns.lost);
+        assert_int_equal(job->returns.lost_new, place == AT_ONCE || place == WHILE_ASKING ? 2 : 0);
         assert_int_equal(job->agreements[job->agreement_count].live, 7);
         assert_true(job->votes[job->steps].committed);
         free(job);
@@ -343,33 +319,31 @@ static void test_dying_newcomers(void **state)
 
 /* --------------------------------------------------------------------------------------- deaths at random */
 
-static enum place die_at_random(const struct job *job, uint32_t rank, uint32_t life, uint64_t *step)
+static struct death die_at_random(const struct job *job, uint32_t rank, uint32_t life)
 {
-    uint64_t draw = ek_random_u64(job->seed, rank, life);
-    *step = draw % 997 % job->steps / 3 * (life == 0 ? 1 : 3);
-    return (enum place)(1 + draw / 1000 % (PLACES - 1));
+    (void)life;
+    return draw_death(&job->returns, rank, PLACES, job->steps);
+}
+
+static void run_history(uint64_t seed, bool threads, struct history_totals *totals)
+{
+    struct job *job =
+        make_job((struct job){.returns.seed = seed, .steps = UNDER_TSAN ? 300 : MAX_STEPS, .death = die_at_random});
+    job->immortal = (uint32_t)seed % 5;
+    job->step_microseconds = seed % 2 ? 300 : 0;
+    assert_ok(run(job, 5, threads, main_of_life));
+    assert_false(job->contradicted);
+    for (uint32_t step = 1; step <= job->steps; step++)
+        assert_true(job->votes[step].committed);
+    totals->lost += job->returns.lost;
+    totals->joined += job->joined;
+    free(job);
 }
 
 static void test_random_histories(void **state)
 {
     (void)state;
-    uint32_t lost = 0, joined = 0;
-    FOR_EACH_MODE(threads)
-    for (uint64_t seed = 1; seed <= (UNDER_TSAN ? 3 : 6); seed++) {
-        struct job *job =
-            make_job((struct job){.seed = seed, .steps = UNDER_TSAN ? 300 : MAX_STEPS, .death = die_at_random});
-        job->immortal = (uint32_t)seed % 5;
-        job->step_microseconds = seed % 2 ? 0 : 300;
-        assert_ok(run(job, 5, threads, main_of_life));
-        assert_false(job->contradicted);
-        for (uint32_t step = 1; step <= job->steps; step++)
-            assert_true(job->votes[step].committed);
-        lost += job->lost;
-        joined += job->joined;
-        free(job);
-    }
-    print_message("%u losses, %u returns\n", lost, joined);
-    assert_true(joined > (UNDER_TSAN ? 10 : 100));
+    assert_true(run_histories(UNDER_TSAN ? 3 : 6, run_history).joined > (UNDER_TSAN ? 10 : 100));
 }
 
 /* --------------------------------------------------------------------------------------------- the launcher */
@@ -423,7 +397,7 @@ static ek_status start_strictly(void *user, ek_launcher *launcher)
 
 static ek_status revive_strictly(void *user, const ek_loss *loss)
 {
-    struct job *job = user;
+    const struct returns *job = user;
     assert_int_equal(ek_launcher_revive(job->launcher, 0), EK_INVALID);
     EK_TRY(revive(user, loss));
     assert_int_equal(ek_launcher_revive(job->launcher, loss->rank), EK_INVALID);
@@ -436,22 +410,20 @@ static void test_settling(void **state)
     (void)state;
     FOR_EACH_MODE(threads)
     {
-        struct job *job = make_job((struct job){.seed = 0});
-        ek_launch_options options = job_options(2, threads, settle_late, job);
+        struct returns job = {.seed = 0};
+        ek_launch_options options = returning_options(2, threads, settle_late, &job);
         options.on_start = start_strictly;
         options.on_lost = revive_strictly;
         assert_ok(ek_launch(&options));
-        assert_int_equal(job->lost, 1);
-        free(job);
+        assert_int_equal(job.lost, 1);
     }
 }
 
 /* Rank 1 dies three times in step 3 of each of its lives, and is started again without being asked for. */
-static enum place die_thrice(const struct job *job, uint32_t rank, uint32_t life, uint64_t *step)
+static struct death die_thrice(const struct job *job, uint32_t rank, uint32_t life)
 {
     (void)job;
-    *step = 3;
-    return rank == 1 && life < 3 ? IN_STEP : NOWHERE;
+    return (struct death){rank == 1 && life < 3 ? IN_STEP : NOWHERE, 3};
 }
 
 struct respawn {
@@ -459,19 +431,11 @@ struct respawn {
     double lost_at, shortest;
 };
 
-static double now_seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 static ek_status note_loss(void *user, const ek_loss *loss)
 {
     struct respawn *respawn = user;
     respawn->lost_at = now_seconds();
-    respawn->job.lost++;
-    respawn->job.lives[loss->rank]++;
+    count_loss(&respawn->job.returns, loss);
     return EK_OK;
 }
 
@@ -490,9 +454,9 @@ static void test_respawn(void **state)
     {
         struct respawn *respawn = calloc(1, sizeof *respawn);
         assert_non_null(respawn);
-        respawn->job = (struct job){.steps = 400, .step_microseconds = 2000, .threads = threads, .death = die_thrice};
+        respawn->job = (struct job){.steps = 400, .step_microseconds = 2000, .death = die_thrice};
         respawn->shortest = 100;
-        ek_launch_options options = job_options(3, threads, main_of_life, respawn);
+        ek_launch_options options = returning_options(3, threads, main_of_life, &respawn->job.returns);
         options.on_lost = note_loss;
         options.on_report = note_start;
         options.timeout_seconds = 0; /* no ticks: the supervisor wakes up for this alone */
@@ -530,23 +494,11 @@ static void test_mixed_agreement(void **state)
 enum { CYCLES = UNDER_TSAN ? 60 : 300 };
 
 /* Rank 1 dies as soon as it has joined. */
-static enum place die_on_arrival(const struct job *job, uint32_t rank, uint32_t life, uint64_t *step)
+static struct death die_on_arrival(const struct job *job, uint32_t rank, uint32_t life)
 {
-    *step = 0;
     if (rank != 1 || (job->enough && life >= job->enough))
-        return NOWHERE;
-    return life == 0 ? IN_STEP : AFTER_END;
-}
-
-static size_t count_entries(const char *path)
-{
-    size_t count = 0;
-    DIR *directory = opendir(path);
-    assert_non_null(directory);
-    while (readdir(directory))
-        count++;
-    closedir(directory);
-    return count;
+        return (struct death){NOWHERE, 0};
+    return (struct death){life == 0 ? IN_STEP : AFTER_END, 0};
 }
 
 /* Ordinary memory and shared memory in pages. */
@@ -568,10 +520,10 @@ struct cycles {
 static ek_status measure_and_revive(void *user, const ek_loss *loss)
 {
     struct cycles *cycles = user;
-    int late = cycles->job.lost > CYCLES / 2;
-    if (cycles->job.lost == CYCLES / 4 || cycles->job.lost == CYCLES - 1) {
-        cycles->descriptors[late] = count_entries("/proc/self/fd");
-        cycles->tasks[late] = count_entries("/proc/self/task");
+    int late = cycles->job.returns.lost > CYCLES / 2;
+    if (cycles->job.returns.lost == CYCLES / 4 || cycles->job.returns.lost == CYCLES - 1) {
+        cycles->descriptors[late] = entries_of("/proc/self/fd");
+        cycles->tasks[late] = entries_of("/proc/self/task");
         measure_memory(&cycles->private_pages[late], &cycles->shared_pages[late]);
     }
     return revive(user, loss);
@@ -584,13 +536,12 @@ static void test_many_returns(void **state)
     {
         struct cycles *cycles = calloc(1, sizeof *cycles);
         assert_non_null(cycles);
-        cycles->job = (struct job){.steps = UINT32_MAX, .enough = CYCLES, .threads = threads, .death = die_on_arrival};
-        ek_launch_options options = job_options(3, threads, main_of_life, cycles);
-        options.on_start = keep_launcher;
+        cycles->job = (struct job){.steps = UINT32_MAX, .enough = CYCLES, .death = die_on_arrival};
+        ek_launch_options options = returning_options(3, threads, main_of_life, &cycles->job.returns);
         options.on_lost = measure_and_revive;
         options.heap_bytes = (size_t)1 << 20;
         assert_ok(ek_launch(&options));
-        assert_int_equal(cycles->job.lost, CYCLES);
+        assert_int_equal(cycles->job.returns.lost, CYCLES);
         assert_int_equal(cycles->descriptors[1], cycles->descriptors[0]);
         assert_true(threads || cycles->tasks[1] == cycles->tasks[0]);
         assert_true(cycles->tasks[1] <= cycles->tasks[0] + 1);

@@ -3,8 +3,8 @@
 #include "jobs.h"
 
 #include "comm/shm.h"
+#include "entries.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -15,24 +15,6 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-static size_t count_entries(const char *path)
-{
-    size_t count = 0;
-    DIR *directory = opendir(path);
-    assert_non_null(directory);
-    while (readdir(directory))
-        count++;
-    closedir(directory);
-    return count;
-}
-
-static double now_seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 static ek_status wait_for_ever(ek_engine *engine, void *user)
 {
@@ -74,12 +56,12 @@ static ek_status use_a_little(ek_engine *engine, void *user)
 static void test_nothing_is_left(void **state)
 {
     (void)state;
-    size_t files = count_entries("/proc/self/fd"), shared = count_entries("/dev/shm");
+    size_t files = entries_of("/proc/self/fd"), shared = entries_of("/dev/shm");
     FOR_EACH_MODE(threads)
     for (int i = 0; i < 100; i++)
         assert_ok(run_job(3, threads, use_a_little, NULL));
-    assert_int_equal(count_entries("/proc/self/fd"), files);
-    assert_int_equal(count_entries("/dev/shm"), shared);
+    assert_int_equal(entries_of("/proc/self/fd"), files);
+    assert_int_equal(entries_of("/dev/shm"), shared);
     assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
     assert_int_equal(errno, ECHILD);
 }

@@ -1,7 +1,6 @@
 /* The command itself under fire: ranks killed from outside at random moments; the supervisor ended by SIGTERM, SIGINT
  * and SIGKILL at random moments. Afterwards no process of the run lives, and nothing is left in /dev/shm and in the
  * folder for temporary files. */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -17,6 +16,7 @@
 #include <jansson.h>
 
 #include "base/rng.h"
+#include "entries.h"
 #include "testing.h"
 
 #define SEED 7
@@ -92,17 +92,6 @@ static void assert_gone(const pid_t *ranks, size_t count)
         if (waited >= 2.0)
             fail_msg("rank process %d has outlived its run", ranks[i]);
     }
-}
-
-static size_t entries_of(const char *path)
-{
-    DIR *folder = opendir(path);
-    assert_non_null(folder);
-    size_t count = 0;
-    while (readdir(folder))
-        count++;
-    closedir(folder);
-    return count;
 }
 
 static size_t read_losses(const char *path, double *losses, const char **status)

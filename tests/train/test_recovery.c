@@ -1,7 +1,7 @@
 /* Recovery on a job of the library alone: small stores that each step changes by a rule, so that every rank can work
  * out what it must hold. Ranks die and come back at random, at any place; after each recovery every unit is bit for bit
  * what the committed steps make of it, on whichever rank it now lies. */
-#include "comm/jobs.h"
+#include "comm/returns.h"
 
 #include "base/hash.h"
 
@@ -29,12 +29,9 @@ enum place {
 };
 
 struct job {
-    uint64_t seed;
-    bool threads;
+    struct returns returns;
     ek_membership *membership;
-    ek_launcher *launcher;
-    uint32_t lives[RANKS]; /* ended ones: each process sees its own number here */
-    uint32_t lost, joined, stepped_in, done;
+    uint32_t joined, stepped_in, done;
 };
 
 /* What a rank reports. */
@@ -52,16 +49,13 @@ struct worker {
     struct store store;
     ek_group *tp; /* NULL: without a role */
     uint64_t committed;
-    enum place place; /* of its death, */
-    uint64_t death;   /* in this step or later */
+    struct death death;
     bool joined;
 };
 
 static ek_status maybe_die(const struct worker *worker, enum place place)
 {
-    if (worker->place == place && worker->committed + 1 >= worker->death)
-        return ek_inject(worker->engine, EK_FAULT_KILL);
-    return EK_OK;
+    return die_if_due(worker->engine, worker->death, place, worker->committed + 1);
 }
 
 static ek_status tell(const struct worker *worker, enum event event)
@@ -268,13 +262,11 @@ static ek_status enter(struct worker *worker)
 static void plan_death(struct worker *worker)
 {
     uint32_t rank = ek_engine_rank(worker->engine);
-    uint64_t draw = ek_random_u64(worker->job->seed, rank, worker->job->lives[rank]);
-    if (rank / DEGREE == worker->job->seed % REPLICAS)
+    if (rank / DEGREE == worker->job->returns.seed % REPLICAS)
         return;
-    worker->place = (enum place)(1 + draw % (PLACES - 1));
-    worker->death = draw / PLACES % STEPS;
-    if (worker->place == ANY_MOMENT && !worker->job->threads)
-        ualarm((useconds_t)(500 + draw / PLACES % 50000), 0);
+    worker->death = draw_death(&worker->job->returns, rank, PLACES, STEPS);
+    if (worker->death.place == ANY_MOMENT && !worker->job->returns.threads)
+        ualarm((useconds_t)(500 + worker->death.step * 80), 0);
 }
 
 static ek_status worker_main(ek_engine *engine, void *user)
@@ -298,20 +290,6 @@ static ek_status worker_main(ek_engine *engine, void *user)
 
 /* ------------------------------------------------------------------------------------------------ launcher */
 
-static ek_status keep_launcher(void *user, ek_launcher *launcher)
-{
-    ((struct job *)user)->launcher = launcher;
-    return EK_OK;
-}
-
-static ek_status revive(void *user, const ek_loss *loss)
-{
-    struct job *job = user;
-    job->lives[loss->rank]++;
-    job->lost++;
-    return ek_launcher_revive(job->launcher, loss->rank);
-}
-
 static ek_status count(void *user, uint32_t rank, const void *record, size_t bytes)
 {
     struct job *job = user;
@@ -325,34 +303,32 @@ static ek_status count(void *user, uint32_t rank, const void *record, size_t byt
     return EK_OK;
 }
 
-static void random_histories(void **state)
+static void run_history(uint64_t seed, bool threads, struct history_totals *totals)
 {
-    (void)state;
-    uint32_t lost = 0, joined = 0, stepped_in = 0;
     ek_job shape = {.replicas = REPLICAS,
                     .base_degree = DEGREE,
                     .min_degree = 2,
                     .spares = SPARES,
                     .groups = groups,
                     .group_count = 2};
-    FOR_EACH_MODE(threads)
-    for (uint64_t seed = 0; seed < (UNDER_TSAN ? 2 : 4); seed++) {
-        struct job job = {.seed = seed, .threads = threads};
-        assert_ok(ek_membership_create(&job.membership, &shape));
-        ek_launch_options options = job_options(RANKS, threads, worker_main, &job);
-        options.heap_bytes = (size_t)1 << 20; /* attempts that failed leave nothing behind */
-        options.on_start = keep_launcher;
-        options.on_lost = revive;
-        options.on_report = count;
-        assert_ok(ek_launch(&options));
-        assert_true(job.done >= DEGREE);
-        ek_membership_destroy(job.membership);
-        lost += job.lost;
-        joined += job.joined;
-        stepped_in += job.stepped_in;
-    }
-    print_message("%u losses, %u returns, %u spares took a role\n", lost, joined, stepped_in);
-    assert_true(joined > (UNDER_TSAN ? 10 : 100) && stepped_in > (UNDER_TSAN ? 2 : 20));
+    struct job job = {.returns.seed = seed};
+    assert_ok(ek_membership_create(&job.membership, &shape));
+    ek_launch_options options = returning_options(RANKS, threads, worker_main, &job.returns);
+    options.heap_bytes = (size_t)1 << 20; /* attempts that failed leave nothing behind */
+    options.on_report = count;
+    assert_ok(ek_launch(&options));
+    assert_true(job.done >= DEGREE);
+    ek_membership_destroy(job.membership);
+    totals->lost += job.returns.lost;
+    totals->joined += job.joined;
+    totals->stepped_in += job.stepped_in;
+}
+
+static void random_histories(void **state)
+{
+    (void)state;
+    struct history_totals totals = run_histories(UNDER_TSAN ? 2 : 4, run_history);
+    assert_true(totals.joined > (UNDER_TSAN ? 10 : 100) && totals.stepped_in > (UNDER_TSAN ? 2 : 20));
 }
 
 /* Rank 1 comes back, and rank 0, which holds all there is, dies before it has handed anything over. */
@@ -393,11 +369,9 @@ static void holders_lost(void **state)
     ek_job shape = {.replicas = 2, .base_degree = 1, .groups = &unit, .group_count = 1};
     FOR_EACH_MODE(threads)
     {
-        struct job job = {.threads = threads};
+        struct job job = {.membership = NULL};
         assert_ok(ek_membership_create(&job.membership, &shape));
-        ek_launch_options options = job_options(2, threads, lose_the_holder, &job);
-        options.on_start = keep_launcher;
-        options.on_lost = revive;
+        ek_launch_options options = returning_options(2, threads, lose_the_holder, &job.returns);
         assert_int_equal(ek_launch(&options), EK_UNIT_LOST);
         assert_string_equal(ek_error(), "no survivor holds any state: all that did were lost before newcomers had it");
         ek_membership_destroy(job.membership);

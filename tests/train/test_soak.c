@@ -2,7 +2,6 @@
  * drawn from a seed, and started again two steps later. Every step is committed once, the losses are those of an
  * unbroken run, the memory of the supervisor and of a rank that lives through it all does not grow, and nothing is left
  * behind. EK_SOAK_FAILURES says how many failures; `make chaos` takes 2000. */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -19,6 +18,7 @@
 #include <jansson.h>
 
 #include "base/rng.h"
+#include "entries.h"
 #include "testing.h"
 #include "train/train.h"
 
@@ -70,17 +70,6 @@ static int leave_directory(void **state)
 {
     (void)state;
     return remove("run.yaml") | remove("unbroken.jsonl") | remove("broken.jsonl") | rmdir(directory);
-}
-
-static size_t entries_of(const char *path)
-{
-    DIR *folder = opendir(path);
-    assert_non_null(folder);
-    size_t count = 0;
-    while (readdir(folder))
-        count++;
-    closedir(folder);
-    return count;
 }
 
 /* ------------------------------------------------------------------------------------------- the schedule */

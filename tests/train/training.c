@@ -1,7 +1,6 @@
 /* Runs a job through ek_train and reads what its metrics say. */
 #include "train/training.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <jansson.h>
 #include <math.h>
@@ -11,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "entries.h"
 #include "testing.h"
 
 static const char tiny[] =
@@ -110,17 +110,6 @@ static char *temporary_path(const char *name)
     char *path;
     assert_true(asprintf(&path, "/tmp/evenkeel-test-%d-%s", getpid(), name) > 0);
     return path;
-}
-
-static size_t entries_of(const char *path)
-{
-    DIR *folder = opendir(path);
-    assert_non_null(folder);
-    size_t count = 0;
-    while (readdir(folder))
-        count++;
-    closedir(folder);
-    return count;
 }
 
 void run_training(const training_spec *training, training_result *result)
