@@ -192,7 +192,8 @@ static ek_status write_latest(const ek_checkpoint_dir *dir, uint64_t step)
     snprintf(path, sizeof path, "%s/latest", dir->path);
     snprintf(made, sizeof made, "%s/latest.new", dir->path);
     FILE *file = fopen(made, "we");
-    bool written = file && fprintf(file, COMPLETE STEP_DIGITS "\n", step) > 0 && fflush(file) == 0 && fsync(fileno(file)) == 0;
+    bool written =
+        file && fprintf(file, COMPLETE STEP_DIGITS "\n", step) > 0 && fflush(file) == 0 && fsync(fileno(file)) == 0;
     if (file && fclose(file) != 0)
         written = false;
     return written && rename(made, path) == 0 ? EK_OK : fail_path(path, "cannot be written");

@@ -330,9 +330,8 @@ static void attend_to_signals(struct supervisor *supervisor)
     if (read(supervisor->signal_fd, &signal_info, sizeof signal_info) <= 0)
         return;
     int signal = (int)signal_info.ssi_signo;
-    shm_obey(supervisor, options->on_signal
-                             ? options->on_signal(options->user, signal)
-                             : ek_fail(EK_INTERRUPTED, "the job was ended by %s", strsignal(signal)));
+    shm_obey(supervisor, options->on_signal ? options->on_signal(options->user, signal)
+                                            : ek_fail(EK_INTERRUPTED, "the job was ended by %s", strsignal(signal)));
 }
 
 static void supervise(struct supervisor *supervisor)

@@ -145,8 +145,9 @@ static const ek_field fields[] = {
     {"checkpoint.dir", .kind = EK_FIELD_STRING, PLACE(checkpoint.dir), .derived = "none: nothing is saved",
      .help = "folder of checkpoints, of one run at a time"},
     {"checkpoint.every", WHOLE(checkpoint.every, 0, STEPS_MOST), .otherwise = "0",
-     .help = "steps between checkpoints; 0: at the end of the run, and on SIGTERM and SIGUSR1, which are attended to in "
-             "any case"},
+     .help =
+         "steps between checkpoints; 0: at the end of the run, and on SIGTERM and SIGUSR1, which are attended to in "
+         "any case"},
     {"checkpoint.keep", WHOLE(checkpoint.keep, 0, 1000000), .otherwise = "2",
      .help = "the last complete checkpoints that are kept; 0: all"},
     {"checkpoint.async", .kind = EK_FIELD_BOOLEAN, PLACE(checkpoint.async), .otherwise = "true",

@@ -10,7 +10,19 @@
 
 #include "base/error.h"
 
-ek_status ek_metrics_open(ek_metrics *metrics, const char *path, const char *const *inputs, size_t input_count)
+/* To the end of the last whole line: the end of a run that was killed may have torn the last one. */
+static bool go_to_end(ek_metrics *metrics)
+{
+    char last;
+    off_t end = lseek(metrics->file, 0, SEEK_END);
+    while (end > 0 && (pread(metrics->file, &last, 1, end - 1) != 1 || last != '\n'))
+        end--;
+    metrics->bytes = end;
+    return ftruncate(metrics->file, end) == 0 && lseek(metrics->file, end, SEEK_SET) == end;
+}
+
+ek_status ek_metrics_open(ek_metrics *metrics, const char *path, bool append, const char *const *inputs,
+                          size_t input_count)
 {
     *metrics = (ek_metrics){.path = path, .file = -1};
     if (!path)
@@ -20,8 +32,8 @@ ek_status ek_metrics_open(ek_metrics *metrics, const char *path, const char *con
         if (inputs[i] && stat(path, &information) == 0 && stat(inputs[i], &input) == 0 &&
             information.st_dev == input.st_dev && information.st_ino == input.st_ino)
             return ek_fail(EK_IO, "--metrics %s: that is %s, which the run reads; name another file", path, inputs[i]);
-    metrics->file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (metrics->file < 0)
+    metrics->file = open(path, O_RDWR | O_CREAT | (append ? 0 : O_TRUNC) | O_CLOEXEC, 0666);
+    if (metrics->file < 0 || (append && !go_to_end(metrics)))
         return ek_fail(EK_IO, "--metrics %s: %s; name a file that can be written", path, strerror(errno));
     return EK_OK;
 }

@@ -13,8 +13,10 @@ typedef struct ek_metrics {
     off_t bytes;      /* written */
 } ek_metrics;
 
-/* Empties the file, unless it is one of inputs[] (each may be NULL), which the run reads. path NULL: none is wanted. */
-ek_status ek_metrics_open(ek_metrics *metrics, const char *path, const char *const *inputs, size_t input_count);
+/* Empties the file, or goes on at its end; not if it is one of inputs[] (each may be NULL), which the run uses. path NULL:
+ * none is wanted. */
+ek_status ek_metrics_open(ek_metrics *metrics, const char *path, bool append, const char *const *inputs,
+                          size_t input_count);
 void ek_metrics_close(ek_metrics *metrics);
 
 /* Takes `line`. A line that does not fit is taken back. */

@@ -6,9 +6,16 @@
 
 #include <evenkeel.h>
 
+#include "base/error.h"
 #include "train/config.h"
 
-typedef enum ek_record_kind { EK_RECORD_STEP, EK_RECORD_RECOVERED, EK_RECORD_FAULT, EK_RECORD_HEALED } ek_record_kind;
+typedef enum ek_record_kind {
+    EK_RECORD_STEP,
+    EK_RECORD_RECOVERED,
+    EK_RECORD_FAULT,
+    EK_RECORD_HEALED,
+    EK_RECORD_SAVED
+} ek_record_kind;
 
 typedef struct ek_step_record {
     ek_record_kind kind;
@@ -54,10 +61,10 @@ typedef struct ek_healed_record {
 typedef struct ek_saved_record {
     ek_record_kind kind;
     uint64_t step;
-    uint32_t writers;                   /* ranks that write it */
-    uint64_t bytes;                     /* of this rank */
-    double began, copied, written;      /* monotonic seconds: training stood still until `copied` */
-    char trouble[EK_ERROR_BYTES];       /* "": it has */
+    uint32_t writers;              /* ranks that write it */
+    uint64_t bytes;                /* of this rank */
+    double began, copied, written; /* monotonic seconds: training stood still until `copied` */
+    char trouble[EK_ERROR_BYTES];  /* "": it has */
 } ek_saved_record;
 
 typedef union ek_record {

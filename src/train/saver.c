@@ -63,8 +63,8 @@ ek_status ek_saver_begin(ek_saver *saver, const ek_membership *membership, const
     const ek_run *run = saver->run;
     double began = ek_wall_seconds();
     EK_TRY(ek_saver_tell(saver, true, note));
-    saver->record = (ek_saved_record){
-        .kind = EK_RECORD_SAVED, .step = step, .writers = count_writers(membership), .began = began};
+    saver->record =
+        (ek_saved_record){.kind = EK_RECORD_SAVED, .step = step, .writers = count_writers(membership), .began = began};
     ek_checkpoint_partial(run->config->checkpoint.dir, step, saver->folder);
     atomic_store(&saver->written, false);
     saver->busy = true;
@@ -76,8 +76,8 @@ ek_status ek_saver_begin(ek_saver *saver, const ek_membership *membership, const
     }
     saver->record.bytes = ek_snapshot_bytes(saver->snapshot);
     saver->record.copied = ek_wall_seconds();
-    saver->is_thread = run->config->checkpoint.async &&
-                       pthread_create(&saver->thread, NULL, write_snapshot, saver) == 0;
+    saver->is_thread =
+        run->config->checkpoint.async && pthread_create(&saver->thread, NULL, write_snapshot, saver) == 0;
     if (saver->is_thread)
         return EK_OK;
     write_snapshot(saver);

@@ -29,9 +29,9 @@ ek_status ek_saves_create(ek_saves **out, const ek_config *config)
     if (!saves)
         return ek_fail(EK_NO_MEMORY, "no memory for checkpoints");
     saves->keep = config->checkpoint.keep;
-    ek_status status = ek_checkpoint_dir_open(
-        &saves->dir, config->checkpoint.dir,
-        &(ek_checkpoint_run){&config->model, config->train.seed, config->batch.global});
+    ek_status status =
+        ek_checkpoint_dir_open(&saves->dir, config->checkpoint.dir,
+                               &(ek_checkpoint_run){&config->model, config->train.seed, config->batch.global});
     if (status != EK_OK) {
         free(saves);
         return status;

@@ -1,5 +1,5 @@
-/* The launching process' side of checkpoints: when every rank that writes one has said that its part is there, it makes it
- * complete; where one cannot, or is lost before, it gives the checkpoint up. */
+/* The launching process' side of checkpoints: when every rank that writes one has said that its part is there, it makes
+ * it complete; where one cannot, or is lost before, it gives the checkpoint up. */
 #ifndef EK_TRAIN_SAVES_H
 #define EK_TRAIN_SAVES_H
 

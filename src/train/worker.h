@@ -24,9 +24,9 @@ typedef struct ek_run {
     ek_tensor *tensors;
     size_t tensor_count;
     uint32_t bucket_count;
-    ek_membership *membership;  /* at the start */
-    double default_watts;       /* of a device */
-    bool may_raise;             /* power limits can be set */
+    ek_membership *membership; /* at the start */
+    double default_watts;      /* of a device */
+    bool may_raise;            /* power limits can be set */
     ek_wishes *wishes;
     uint64_t resumed_step; /* 0: from the start */
     char resumed_path[EK_CHECKPOINT_PATH_BYTES];
