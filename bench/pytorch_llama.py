@@ -68,26 +68,75 @@ class FeedForward(nn.Module):
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
+class Expert(nn.Module):
+    def __init__(self, hidden, ffn):
+        super().__init__()
+        self.w1 = nn.Linear(hidden, ffn, bias=False)  # gate
+        self.w2 = nn.Linear(ffn, hidden, bias=False)  # down
+        self.w3 = nn.Linear(hidden, ffn, bias=False)  # up
+
+    def forward(self, x):
+        return self.w2(F.silu(self.w1(x)) * self.w3(x))
+
+
+class Mixture(nn.Module):
+    """Mixtral's layer of experts: each token goes to the top_k most probable ones, weighted by their probabilities
+    divided by the sum of these."""
+
+    def __init__(self, hidden, ffn, experts, top_k):
+        super().__init__()
+        self.top_k = top_k
+        self.gate = nn.Linear(hidden, experts, bias=False)
+        self.experts = nn.ModuleList(Expert(hidden, ffn) for _ in range(experts))
+
+    def forward(self, x):
+        """x (B, T, C). Returns the output and the load-balancing loss summed over the B samples: for each, the number
+        of experts times the sum over experts of the fraction of choices and the mean probability."""
+        probabilities = F.softmax(self.gate(x), dim=-1)
+        weights, choices = probabilities.topk(self.top_k, dim=-1)
+        weights = weights / weights.sum(-1, keepdim=True)
+        out = torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            sample, token, place = torch.where(choices == number)
+            routed = expert(x[sample, token]) * weights[sample, token, place, None]
+            out = out.index_put((sample, token), routed, accumulate=True)
+        fractions = F.one_hot(choices, len(self.experts)).to(x.dtype).mean((1, 2))
+        return out, len(self.experts) * (fractions * probabilities.mean(1)).sum()
+
+
 class Layer(nn.Module):
-    def __init__(self, hidden, heads, kv_heads, ffn, eps):
+    def __init__(self, hidden, heads, kv_heads, ffn, eps, mixture):
         super().__init__()
         self.input_layernorm = RMSNorm(hidden, eps)
         self.self_attn = Attention(hidden, heads, kv_heads)
         self.post_attention_layernorm = RMSNorm(hidden, eps)
-        self.mlp = FeedForward(hidden, ffn)
+        self.mlp = FeedForward(hidden, ffn) if ffn else None
+        self.block_sparse_moe = Mixture(hidden, *mixture) if mixture else None
 
     def forward(self, x, cos, sin, mask):
         x = x + self.self_attn(self.input_layernorm(x), cos, sin, mask)
-        return x + self.mlp(self.post_attention_layernorm(x))
+        normed, balance, branch = self.post_attention_layernorm(x), 0.0, 0.0
+        if self.mlp:
+            branch = self.mlp(normed)
+        if self.block_sparse_moe:
+            routed, balance = self.block_sparse_moe(normed)
+            branch = branch + routed
+        return x + branch, balance
 
 
 class Llama(nn.Module):
-    """Shapes and names of the parameters are those of Hugging Face's LlamaForCausalLM, without its "model." prefix."""
+    """Shapes and names of the parameters are those of Hugging Face's LlamaForCausalLM, of layers with experts those of
+    its MixtralForCausalLM, without their "model." prefix. Layers whose number moe_every divides have `experts` (if not
+    0) of expert_ffn columns in place of the FFN or, with shared_expert, besides it."""
 
-    def __init__(self, layers, hidden, heads, kv_heads, ffn, vocab, sequence, tied=False, theta=10000.0, eps=1e-5):
+    def __init__(self, layers, hidden, heads, kv_heads, ffn, vocab, sequence, tied=False, theta=10000.0, eps=1e-5,
+                 experts=0, top_k=2, moe_every=1, expert_ffn=0, shared_expert=False):
         super().__init__()
         self.embed_tokens = nn.Embedding(vocab, hidden)
-        self.layers = nn.ModuleList(Layer(hidden, heads, kv_heads, ffn, eps) for _ in range(layers))
+        mixture = (expert_ffn, experts, top_k)
+        sparse = [experts > 0 and layer % moe_every == 0 for layer in range(layers)]
+        self.layers = nn.ModuleList(Layer(hidden, heads, kv_heads, ffn if shared_expert or not has else 0, eps,
+                                          mixture if has else None) for has in sparse)
         self.norm = RMSNorm(hidden, eps)
         self.lm_head = nn.Linear(hidden, vocab, bias=False)
         self.apply(self.initialize)
@@ -107,10 +156,12 @@ class Llama(nn.Module):
             nn.init.normal_(module.weight, std=0.02)
 
     def forward(self, tokens):
-        """tokens (B, T+1): the mean cross-entropy of the last T given the ones before."""
-        x = self.embed_tokens(tokens[:, :-1])
+        """tokens (B, T+1): the mean cross-entropy of the last T given the ones before. self.balance is then the
+        load-balancing loss summed over samples and layers."""
+        x, self.balance = self.embed_tokens(tokens[:, :-1]), 0.0
         for layer in self.layers:
-            x = layer(x, self.cos, self.sin, self.mask)
+            x, balance = layer(x, self.cos, self.sin, self.mask)
+            self.balance = self.balance + balance
         logits = self.lm_head(self.norm(x))
         return F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
 

@@ -6,32 +6,41 @@
 
 #include "base/error.h"
 
+#define LEAST_BYTES 64
+
 ek_status ek_buffer_reserve(ek_buffer *buffer, size_t bytes)
 {
-    if (bytes <= buffer->bytes)
+    if (buffer->memory && bytes <= buffer->bytes)
         return EK_OK;
-    size_t larger = bytes + bytes / 4; /* so that it grows a few times only */
-    void *memory = malloc(larger);
-    if (!memory)
+    ek_buffer_free(buffer);
+    size_t larger = LEAST_BYTES + bytes + bytes / 4; /* so that it grows a few times only */
+    if (buffer->engine)
+        EK_TRY(ek_engine_alloc(buffer->engine, larger, &buffer->memory));
+    else
+        buffer->memory = malloc(larger);
+    if (!buffer->memory)
         return ek_fail(EK_NO_MEMORY, "no memory for %zu bytes of tokens that came to this rank's experts", larger);
-    free(buffer->memory);
-    *buffer = (ek_buffer){memory, larger};
+    buffer->bytes = larger;
     return EK_OK;
 }
 
 void ek_buffer_free(ek_buffer *buffer)
 {
-    free(buffer->memory);
-    *buffer = (ek_buffer){0};
+    if (buffer->engine && buffer->memory)
+        ek_engine_free(buffer->engine, buffer->memory);
+    else
+        free(buffer->memory);
+    buffer->memory = NULL;
+    buffer->bytes = 0;
 }
 
 void ek_dispatch_free(ek_dispatch *dispatch)
 {
     ek_buffer_free(&dispatch->sent_rows);
     ek_buffer_free(&dispatch->counts);
+    ek_buffer_free(&dispatch->arrived);
     ek_buffer_free(&dispatch->choices);
     ek_buffer_free(&dispatch->weights);
-    *dispatch = (ek_dispatch){0};
 }
 
 /* ----------------------------------------------------------------------------------------------- counts */
@@ -95,16 +104,28 @@ static ek_status exchange(const ek_dispatch *dispatch, ek_group *group, bool bac
     return ek_all_to_all(group, out, bytes_out, in, bytes_in, NULL);
 }
 
-/* Rows of 32-bit words, copied together in the order of the lists and sent. */
-static ek_status send_rows(const ek_dispatch *dispatch, ek_group *group, ek_buffer *staging, void *received,
-                           const void *rows, size_t words)
+/* Choices and weights, which belong together: a word each. */
+static ek_status send_choices(ek_dispatch *dispatch, ek_group *group, ek_buffer *staging, const uint32_t *choices,
+                              const float *weights)
 {
-    size_t row_bytes = words * sizeof(uint32_t);
-    EK_TRY(ek_buffer_reserve(staging, dispatch->sent * row_bytes));
+    size_t k = dispatch->k, bytes = k * sizeof(uint32_t), received = dispatch->received;
+    EK_TRY(ek_buffer_reserve(staging, dispatch->sent * 2 * bytes));
+    EK_TRY(ek_buffer_reserve(&dispatch->arrived, received * 2 * bytes));
+    EK_TRY(ek_buffer_reserve(&dispatch->choices, received * bytes));
+    EK_TRY(ek_buffer_reserve(&dispatch->weights, received * bytes));
     const uint32_t *list = dispatch->sent_rows.memory;
-    for (size_t i = 0; i < dispatch->sent; i++)
-        memcpy((char *)staging->memory + i * row_bytes, (const char *)rows + list[i] * row_bytes, row_bytes);
-    return exchange(dispatch, group, false, staging->memory, received, row_bytes);
+    uint32_t *out = staging->memory;
+    for (size_t i = 0; i < dispatch->sent; i++, out += 2 * k) {
+        memcpy(out, choices + list[i] * k, bytes);
+        memcpy(out + k, weights + list[i] * k, bytes);
+    }
+    EK_TRY(exchange(dispatch, group, false, staging->memory, dispatch->arrived.memory, 2 * bytes));
+    const uint32_t *in = dispatch->arrived.memory;
+    for (size_t i = 0; i < received; i++, in += 2 * k) {
+        memcpy((uint32_t *)dispatch->choices.memory + i * k, in, bytes);
+        memcpy((float *)dispatch->weights.memory + i * k, in + k, bytes);
+    }
+    return EK_OK;
 }
 
 ek_status ek_dispatch_plan(ek_dispatch *dispatch, ek_group *group, ek_buffer *staging, const uint32_t *choices,
@@ -116,16 +137,18 @@ ek_status ek_dispatch_plan(ek_dispatch *dispatch, ek_group *group, ek_buffer *st
     EK_TRY(ek_buffer_reserve(&dispatch->counts, COUNTS * members * sizeof(size_t)));
     list_rows(dispatch, group, choices, owner, N);
     EK_TRY(exchange_counts(dispatch, group));
-    EK_TRY(ek_buffer_reserve(&dispatch->choices, dispatch->received * k * sizeof(uint32_t)));
-    EK_TRY(ek_buffer_reserve(&dispatch->weights, dispatch->received * k * sizeof(float)));
-    EK_TRY(send_rows(dispatch, group, staging, dispatch->choices.memory, choices, k));
-    return send_rows(dispatch, group, staging, dispatch->weights.memory, weights, k);
+    return send_choices(dispatch, group, staging, choices, weights);
 }
 
 ek_status ek_dispatch_send(const ek_dispatch *dispatch, ek_group *group, ek_buffer *staging, float *received,
                            const float *rows, size_t C)
 {
-    return send_rows(dispatch, group, staging, received, rows, C);
+    EK_TRY(ek_buffer_reserve(staging, dispatch->sent * C * sizeof(float)));
+    const uint32_t *list = dispatch->sent_rows.memory;
+    float *out = staging->memory;
+    for (size_t i = 0; i < dispatch->sent; i++)
+        memcpy(out + i * C, rows + list[i] * C, C * sizeof *out);
+    return exchange(dispatch, group, false, out, received, C * sizeof *out);
 }
 
 ek_status ek_dispatch_return(const ek_dispatch *dispatch, ek_group *group, ek_buffer *staging, float *rows,

@@ -6,13 +6,15 @@
 
 #include <evenkeel.h>
 
-/* Memory that grows as it is needed: how many rows arrive is known only when they do. All zero is an empty one. */
+/* Memory that grows as it is needed: how many rows arrive is known only when they do. All zero is an empty one. With an
+ * engine it is engine memory: others read it where it lies. */
 typedef struct ek_buffer {
+    ek_engine *engine;
     void *memory;
     size_t bytes;
 } ek_buffer;
 
-/* At least so much, with any content. */
+/* At least so much, with any content; never NULL. */
 ek_status ek_buffer_reserve(ek_buffer *buffer, size_t bytes);
 void ek_buffer_free(ek_buffer *buffer);
 
@@ -22,7 +24,8 @@ typedef struct ek_dispatch {
     size_t k;
     ek_buffer sent_rows;        /* uint32_t [sent]: the row, by member it goes to */
     ek_buffer counts;           /* size_t [4][members]: rows and bytes to and from each member */
-    ek_buffer choices, weights; /* (received,k): what came with the rows */
+    ek_buffer arrived;          /* (received,2k): choices and weights of each row together */
+    ek_buffer choices, weights; /* (received,k): the same, apart */
 } ek_dispatch;
 
 void ek_dispatch_free(ek_dispatch *dispatch);

@@ -92,8 +92,7 @@ ek_status ek_mixture_forward(ek_model *model, uint32_t l, float *const *weights,
     EK_TRY(reserve_floats(&scratch->received, M * C));
     EK_TRY(reserve_floats(&scratch->results, M * C));
     EK_TRY(ek_dispatch_send(dispatch, group, &scratch->staging, scratch->received.memory, layer->ffn_in, C));
-    if (M)
-        memset(scratch->results.memory, 0, M * C * sizeof(float));
+    memset(scratch->results.memory, 0, M * C * sizeof(float));
     EK_TRY(run_experts(model, mixture, weights, scratch->results.memory, scratch->received.memory,
                        ek_dispatch_choices(dispatch), ek_dispatch_weights(dispatch), M));
     return ek_dispatch_return(dispatch, group, &scratch->staging, model->branch, scratch->results.memory, C);
@@ -134,8 +133,7 @@ ek_status ek_mixture_backward(ek_model *model, uint32_t l, float *const *weights
     EK_TRY(reserve_floats(&scratch->results, M * C));
     EK_TRY(reserve_floats(&scratch->d_weights, M * k));
     EK_TRY(ek_dispatch_send(dispatch, group, &scratch->staging, scratch->received.memory, model->d_residual, C));
-    if (M)
-        memset(scratch->results.memory, 0, M * C * sizeof(float));
+    memset(scratch->results.memory, 0, M * C * sizeof(float));
     EK_TRY(run_experts_backward(model, mixture, weights, gradients, scratch->results.memory, scratch->d_weights.memory,
                                 scratch->received.memory, ek_dispatch_weights(dispatch), M));
     EK_TRY(ek_dispatch_return(dispatch, group, &scratch->staging, model->branch, scratch->results.memory, C));

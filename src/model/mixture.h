@@ -23,12 +23,13 @@ typedef struct ek_mixture {
 
 /* Scratch that the layers share. M rows that came to this rank. */
 typedef struct ek_mixture_scratch {
-    ek_buffer staging;
-    ek_buffer received, results; /* (M,C) */
-    ek_buffer d_weights;         /* (M,k) */
-    ek_buffer expert_out;        /* (R,C) */
-    ek_buffer d_activated;       /* (R,F) */
-    float *d_logits;             /* (N,E) */
+    ek_buffer staging;     /* rows as they are sent; the others read it */
+    ek_buffer results;     /* (M,C); likewise */
+    ek_buffer received;    /* (M,C) */
+    ek_buffer d_weights;   /* (M,k) */
+    ek_buffer expert_out;  /* (R,C) */
+    ek_buffer d_activated; /* (R,F) */
+    float *d_logits;       /* (N,E) */
 } ek_mixture_scratch;
 
 /* Adds to model->branch (N,C) what this rank's experts, or all, make of the layer's ffn_in. *balance grows by the

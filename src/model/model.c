@@ -151,6 +151,7 @@ static ek_status allocate_experts(ek_model *model, const ek_model_options *optio
         model->held[expert] = EK_NO_ROW;
     for (uint32_t i = 0; i < model->U; i++)
         model->held[options->expert_units ? options->expert_units[i] : i] = i;
+    model->mixtures.staging.engine = model->mixtures.results.engine = model->engine;
     ek_model_regroup(model, model->tp, options->expert_owners);
     return EK_OK;
 }

@@ -1,16 +1,18 @@
 /* The sharded transformer: a Llama-style model (conventions of Hugging Face's Llama: half-split RoPE, RMSNorm, SwiGLU,
- * grouped-query attention, no biases) as one rank of a tensor-parallel group computes it, on any layout and role,
- * forward and backward, fp32.
+ * grouped-query attention, no biases; with experts, of its Mixtral) as one rank of a replica computes it, on any layout
+ * and role, forward and backward, fp32.
  *
  * Letters: B sequences of a micro-batch, T tokens of a sequence, C hidden, H query heads, G KV heads, D head dimension
  * C/H, F FFN columns, V vocabulary; u units of the rank's share, a, f, v elements per unit.
  *
- * Unit groups (indices into everything per group): attention, one KV head with its H/G query heads; ffn, ffn_block
- * columns; vocab, vocab_block rows. All sharded tensors are unit-major, a unit is one contiguous run:
+ * Kinds of units: attention, one KV head with its H/G query heads; ffn, ffn_block columns; vocab, vocab_block rows;
+ * experts, one expert.
  *
  * A layer with index l divisible by moe_every has a mixture of experts in place of its FFN, if there are experts: E
  * experts of F' = expert_ffn columns each, one unit of the group `experts` each. Its router sends every token to top_k
  * of them (nn.h); no token is dropped. A shared expert is an FFN that every token goes through besides.
+ *
+ * All sharded tensors are unit-major, a unit is one contiguous run:
  *
  *   embedding        vocab      (vocab_block, C) rows
  *   layer.N.qkv      attention  ((H/G + 2) D, C): the query heads, then the key head, then the value head, as rows of

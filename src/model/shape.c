@@ -26,6 +26,14 @@ static ek_status check_range(const char *key, uint32_t value, uint32_t most)
     return EK_OK;
 }
 
+/* Of two numbers from 1, the one that may be no larger than the other. */
+static ek_status check_most(const char *key, uint32_t value, const char *whole_key, uint32_t whole)
+{
+    if (value < 1 || value > whole)
+        return ek_fail(EK_INVALID, "model.%s: found %u; 1 to %u, model.%s, is allowed", key, value, whole, whole_key);
+    return EK_OK;
+}
+
 static ek_status check_divides(const char *key, uint32_t value, const char *whole_key, uint32_t whole)
 {
     if (whole % value != 0)
@@ -58,8 +66,8 @@ static ek_status check_experts(const ek_model_config *config)
     if (!config->experts)
         return EK_OK;
     EK_TRY(check_range("experts", config->experts, 1u << 16));
-    EK_TRY(check_range("top_k", config->top_k, config->experts));
-    EK_TRY(check_range("moe_every", config->moe_every, config->layers));
+    EK_TRY(check_most("top_k", config->top_k, "experts", config->experts));
+    EK_TRY(check_most("moe_every", config->moe_every, "layers", config->layers));
     if (config->expert_ffn)
         EK_TRY(check_range("expert_ffn", config->expert_ffn, 1u << 24));
     if (!(config->aux_loss >= 0.0f && isfinite(config->aux_loss)))

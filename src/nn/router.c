@@ -1,5 +1,6 @@
 /* The router of a mixture of experts: who goes where, with what weight, and how even that is. */
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "nn/nn.h"
@@ -21,25 +22,30 @@ void ek_router_softmax(float *probabilities, size_t N, size_t E)
     }
 }
 
-static int is_chosen(const uint32_t *choices, size_t count, uint32_t expert)
+static bool is_chosen(const uint32_t *choices, size_t count, uint32_t expert)
 {
     for (size_t j = 0; j < count; j++)
         if (choices[j] == expert)
-            return 1;
-    return 0;
+            return true;
+    return false;
+}
+
+/* The most probable expert that is not among the first `count` choices. Where no number is a number, in a run that
+ * diverges, it still is an expert. */
+static uint32_t choose_next(const float *probabilities, const uint32_t *choices, size_t count, size_t E)
+{
+    uint32_t next = EK_NO_ROW;
+    for (uint32_t e = 0; e < E; e++)
+        if ((next == EK_NO_ROW || probabilities[e] > probabilities[next]) && !is_chosen(choices, count, e))
+            next = e;
+    return next;
 }
 
 void ek_router_choose(uint32_t *choices, const float *probabilities, size_t N, size_t E, size_t k)
 {
-    for (size_t n = 0; n < N; n++, choices += k, probabilities += E)
-        for (size_t j = 0; j < k; j++) {
-            float most = -1.0f;
-            for (uint32_t e = 0; e < E; e++)
-                if (probabilities[e] > most && !is_chosen(choices, j, e)) {
-                    most = probabilities[e];
-                    choices[j] = e;
-                }
-        }
+    for (size_t n = 0; n < N; n++)
+        for (size_t j = 0; j < k; j++)
+            choices[n * k + j] = choose_next(probabilities + n * E, choices + n * k, j, E);
 }
 
 static double chosen_sum(const float *probabilities, const uint32_t *choices, size_t k)
@@ -68,9 +74,10 @@ double ek_router_balance(float *fractions, const float *probabilities, const uin
     double balance = 0.0;
     for (size_t b = 0; b < B; b++) {
         for (size_t i = 0; i < T * k; i++)
-            fractions[b * E + choices[b * T * k + i]] += 1.0f / (float)(T * k);
+            fractions[b * E + choices[b * T * k + i]] += 1.0f;
         for (size_t e = 0; e < E; e++) {
             double sum = 0.0;
+            fractions[b * E + e] /= (float)(T * k);
             for (size_t t = 0; t < T; t++)
                 sum += probabilities[(b * T + t) * E + e];
             balance += (double)E * fractions[b * E + e] * sum / (double)T;

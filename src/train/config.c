@@ -175,6 +175,11 @@ const ek_field *ek_config_fields(size_t *count)
     return fields;
 }
 
+const char *ek_config_parallelism(const ek_config *config)
+{
+    return config->parallel.mode == EK_MODE_EP ? "EP" : "TP";
+}
+
 const char *const *ek_config_engines(void)
 {
     return engine_choices;

@@ -6,9 +6,9 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-ek_display ek_display_open(bool quiet)
+ek_display ek_display_open(bool quiet, const char *parallelism)
 {
-    return (ek_display){.quiet = quiet, .terminal = isatty(STDOUT_FILENO)};
+    return (ek_display){.quiet = quiet, .parallelism = parallelism, .terminal = isatty(STDOUT_FILENO)};
 }
 
 /* Whether standard output takes text without making the launching thread wait: it has ranks to watch. */
@@ -19,7 +19,7 @@ static bool can_show(const ek_display *display)
 }
 
 /* "TP4+TP3"; more than two replicas of the same degree in a row are counted: "6xTP4+TP3". */
-static void describe_replicas(const ek_membership *membership, char *text, size_t size)
+static void describe_replicas(const ek_display *display, const ek_membership *membership, char *text, size_t size)
 {
     uint32_t replicas = ek_membership_job(membership)->replicas;
     size_t length = 0;
@@ -32,8 +32,8 @@ static void describe_replicas(const ek_membership *membership, char *text, size_
         if (next - r > 2)
             snprintf(count, sizeof count, "%ux", next - r);
         for (uint32_t i = 0; i < (next - r > 2 ? 1 : next - r) && length + 1 < size; i++)
-            length += (size_t)snprintf(text + length, size - length, degree ? "%s%sTP%u" : "%s%sretired",
-                                       length ? "+" : "", count, degree);
+            length += (size_t)snprintf(text + length, size - length, degree ? "%s%s%s%u" : "%s%sretired",
+                                       length ? "+" : "", count, display->parallelism, degree);
     }
 }
 
@@ -42,7 +42,7 @@ void ek_display_job(ek_display *display, const ek_config *config, const ek_membe
     char replicas[128];
     if (!can_show(display))
         return;
-    describe_replicas(membership, replicas, sizeof replicas);
+    describe_replicas(display, membership, replicas, sizeof replicas);
     printf("training %.1f M parameters on %s: %llu steps of %u samples, %llu tokens\n",
            1e-6 * (double)ek_model_parameters(&config->model), replicas, (unsigned long long)config->train.steps,
            config->batch.global, (unsigned long long)config->batch.global * config->model.sequence);
@@ -64,7 +64,7 @@ void ek_display_step(ek_display *display, const ek_step_record *step, uint64_t s
     char replicas[128], line[320];
     if (!can_show(display))
         return;
-    describe_replicas(membership, replicas, sizeof replicas);
+    describe_replicas(display, membership, replicas, sizeof replicas);
     snprintf(line, sizeof line, "step %*llu/%llu  loss %.6f  %8.0f tokens/s  %s  %.0f s left",
              snprintf(NULL, 0, "%llu", (unsigned long long)steps), (unsigned long long)step->step,
              (unsigned long long)steps, step->loss, (double)step->tokens / seconds, replicas, left_seconds);

@@ -7,10 +7,11 @@
 
 typedef struct ek_display {
     bool quiet, terminal;
-    bool line_open; /* the progress line waits to be written over */
+    const char *parallelism; /* "TP" or "EP" */
+    bool line_open;          /* the progress line waits to be written over */
 } ek_display;
 
-ek_display ek_display_open(bool quiet);
+ek_display ek_display_open(bool quiet, const char *parallelism);
 
 void ek_display_job(ek_display *display, const ek_config *config, const ek_membership *membership);
 /* seconds: of this step; left_seconds: until the last one. */

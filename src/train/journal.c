@@ -11,9 +11,9 @@ ek_status ek_journal_open(ek_journal *journal, const ek_train_options *options)
     *journal = (ek_journal){.tp = config->parallel.tp,
                             .roles = config->parallel.tp * config->parallel.dp,
                             .launched = ek_wall_seconds(),
-                            .display = ek_display_open(options->quiet)};
-    const char *const inputs[] = {config->data.path, options->config_path};
-    return ek_metrics_open(&journal->metrics, options->metrics_path, options->resume, inputs, 2);
+                            .display = ek_display_open(options->quiet, ek_config_parallelism(config))};
+    const char *const inputs[] = {config->data.path, options->config_path, options->routes_path};
+    return ek_metrics_open(&journal->metrics, options->metrics_path, options->resume, inputs, 3);
 }
 
 void ek_journal_close(ek_journal *journal)

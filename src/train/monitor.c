@@ -334,7 +334,11 @@ static ek_status write_recovered(ek_monitor *monitor, const ek_membership *befor
         if (degree == ek_membership_degree(before, r))
             continue;
         char text[128];
-        snprintf(text, sizeof text, degree ? "replica %u goes on as TP%u" : "replica %u is retired", r, degree);
+        if (degree)
+            snprintf(text, sizeof text, "replica %u goes on as %s%u", r, ek_config_parallelism(monitor->run->config),
+                     degree);
+        else
+            snprintf(text, sizeof text, "replica %u is retired", r);
         ek_table_row row = row_at(monitor, step, recovery->ended, text);
         row.recovered = true;
         row.recovery_seconds = recovery->ended - noticed;
@@ -551,6 +555,7 @@ ek_status ek_monitor_create(ek_monitor **out, const ek_run *run, ek_limits *limi
             &(ek_phase_job){.replicas = run->config->parallel.dp,
                             .base_degree = run->config->parallel.tp,
                             .samples = run->config->batch.global,
+                            .parallelism = ek_config_parallelism(run->config),
                             .default_watts = run->config->power.backend == EK_POWER_NONE ? 0.0 : run->default_watts});
     if (status != EK_OK) {
         ek_monitor_destroy(monitor);

@@ -1,20 +1,24 @@
-/* Routes in a file: a header of what must agree, then for each step, sample and layer the choices of its tokens. */
+/* Routes in a file: a header of what must agree, then for each step, sample and layer the choices of its tokens,
+ * numbered from 1, so that 0, a hole in the file, is what was not recorded. */
 #include "train/routes.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/error.h"
+#include "train/metrics.h"
 
 struct ek_routes_file {
     int file;
     ek_routes_use use;
     const char *path;    /* the caller's */
     size_t T, k, layers; /* layers with experts */
-    uint32_t samples;    /* of a step */
+    uint32_t experts;
+    uint32_t samples; /* of a step */
 };
 
 /* In the byte order of the machine: the file is for comparing runs on one. */
@@ -39,7 +43,15 @@ static header make_header(const ek_config *config)
     return made;
 }
 
-static ek_status check_header(const ek_routes_file *file, const header *wanted)
+/* Where the choices of a sample and a layer are. */
+static off_t place_of(const ek_routes_file *file, uint64_t step, uint64_t sample, size_t layer)
+{
+    uint64_t block = ((step - 1) * file->samples + sample) * file->layers + layer;
+    return (off_t)(sizeof(header) + block * file->T * file->k * sizeof(uint32_t));
+}
+
+/* A file to follow is of such a run, and holds all of its steps. */
+static ek_status check_content(const ek_routes_file *file, const header *wanted, uint64_t steps)
 {
     header found;
     ssize_t bytes = pread(file->file, &found, sizeof found, 0);
@@ -54,6 +66,12 @@ static ek_status check_header(const ek_routes_file *file, const header *wanted)
             "this one has %u, %u, %u, %u, %u",
             file->path, found.experts, found.top_k, found.layers, found.sequence, found.samples, wanted->experts,
             wanted->top_k, wanted->layers, wanted->sequence, wanted->samples);
+    struct stat information;
+    if (fstat(file->file, &information) != 0)
+        return fail_io(file, "cannot be read");
+    if (information.st_size < place_of(file, steps + 1, 0, 0))
+        return ek_fail(EK_INVALID, "--routes: %s: ends before step %llu (train.steps); record a whole run", file->path,
+                       (unsigned long long)steps);
     return EK_OK;
 }
 
@@ -65,15 +83,18 @@ static ek_status open_file(ek_routes_file *file, const ek_config *config)
     if (file->file < 0)
         return fail_io(file, "cannot be opened");
     if (!records)
-        return check_header(file, &wanted);
+        return check_content(file, &wanted, config->train.steps);
     return pwrite(file->file, &wanted, sizeof wanted, 0) == (ssize_t)sizeof wanted ? EK_OK
                                                                                    : fail_io(file, "cannot be written");
 }
 
-ek_status ek_routes_file_open(ek_routes_file **out, const char *path, ek_routes_use use, const ek_config *config)
+ek_status ek_routes_file_open(ek_routes_file **out, const char *path, ek_routes_use use, const ek_config *config,
+                              const char *const *inputs, size_t input_count)
 {
     if (!config->model.experts)
         return ek_fail(EK_INVALID, "--routes: the model has no experts (model.experts)");
+    if (use == EK_ROUTES_RECORD)
+        EK_TRY(ek_output_check("--routes", path, inputs, input_count));
     ek_routes_file *file = calloc(1, sizeof *file);
     if (!file)
         return ek_fail(EK_NO_MEMORY, "no memory for routes");
@@ -83,6 +104,7 @@ ek_status ek_routes_file_open(ek_routes_file **out, const char *path, ek_routes_
                              .T = config->model.sequence,
                              .k = config->model.top_k,
                              .layers = ek_model_moe_layers(&config->model),
+                             .experts = config->model.experts,
                              .samples = config->batch.global};
     ek_status status = open_file(file, config);
     if (status != EK_OK) {
@@ -123,38 +145,54 @@ static uint64_t count_flips(const uint32_t *choices, const uint32_t *recorded, s
     return flips;
 }
 
-static ek_status follow(ek_routes_file *file, off_t place, uint32_t *choices, uint64_t *flips)
+/* Whether there are k different experts for each token. */
+static bool are_choices(const ek_routes_file *file, const uint32_t *choices)
 {
-    size_t bytes = file->T * file->k * sizeof *choices;
-    uint32_t *recorded = malloc(bytes);
-    if (!recorded)
-        return ek_fail(EK_NO_MEMORY, "no memory for routes");
-    ssize_t got = pread(file->file, recorded, bytes, place);
-    ek_status status = EK_OK;
-    if (got < 0) {
-        status = fail_io(file, "cannot be read");
-    } else if (got < (ssize_t)bytes) {
-        status = ek_fail(EK_IO, "--routes: %s: ends before this step", file->path);
-    } else {
-        *flips += count_flips(choices, recorded, file->T, file->k);
-        if (file->use == EK_ROUTES_REPLAY)
-            memcpy(choices, recorded, bytes);
-    }
-    free(recorded);
-    return status;
+    for (size_t i = 0; i < file->T * file->k; i++)
+        if (choices[i] >= file->experts || has(choices + i - i % file->k, i % file->k, choices[i]))
+            return false;
+    return true;
 }
 
-ek_status ek_routes_file_use(ek_routes_file *file, uint64_t step, uint32_t first, uint32_t B, uint32_t moe_layer,
+/* `buffer` is room for a sample's choices. */
+static ek_status record(const ek_routes_file *file, off_t place, const uint32_t *choices, uint32_t *buffer)
+{
+    size_t count = file->T * file->k, bytes = count * sizeof *buffer;
+    for (size_t i = 0; i < count; i++)
+        buffer[i] = choices[i] + 1;
+    return pwrite(file->file, buffer, bytes, place) == (ssize_t)bytes ? EK_OK : fail_io(file, "cannot be written");
+}
+
+static ek_status follow(const ek_routes_file *file, off_t place, uint32_t *choices, uint32_t *buffer, uint64_t *flips)
+{
+    size_t count = file->T * file->k, bytes = count * sizeof *buffer;
+    ssize_t got = pread(file->file, buffer, bytes, place);
+    if (got < 0)
+        return fail_io(file, "cannot be read");
+    for (size_t i = 0; i < count; i++)
+        buffer[i]--; /* a hole becomes no expert's number */
+    if (got < (ssize_t)bytes || !are_choices(file, buffer))
+        return ek_fail(EK_IO, "--routes: %s: does not hold what a sample of this step chose", file->path);
+    *flips += count_flips(choices, buffer, file->T, file->k);
+    if (file->use == EK_ROUTES_REPLAY)
+        memcpy(choices, buffer, bytes);
+    return EK_OK;
+}
+
+ek_status ek_routes_file_use(const ek_routes_file *file, uint64_t step, uint32_t first, uint32_t B, uint32_t moe_layer,
                              bool speaks, uint32_t *choices, uint64_t *flips)
 {
-    size_t count = file->T * file->k, bytes = count * sizeof *choices;
-    for (uint32_t b = 0; b < B; b++) {
-        uint64_t sample = (step - 1) * file->samples + first + b;
-        off_t place = (off_t)(sizeof(header) + (sample * file->layers + moe_layer) * bytes);
-        if (file->use != EK_ROUTES_RECORD)
-            EK_TRY(follow(file, place, choices + b * count, flips));
-        else if (speaks && pwrite(file->file, choices + b * count, bytes, place) != (ssize_t)bytes)
-            return fail_io(file, "cannot be written");
+    if (file->use == EK_ROUTES_RECORD && !speaks)
+        return EK_OK;
+    uint32_t *buffer = calloc(file->T, file->k * sizeof *buffer);
+    if (!buffer)
+        return ek_fail(EK_NO_MEMORY, "no memory for routes");
+    ek_status status = EK_OK;
+    for (uint32_t b = 0; b < B && status == EK_OK; b++, choices += file->T * file->k) {
+        off_t place = place_of(file, step, (uint64_t)first + b, moe_layer);
+        status = file->use == EK_ROUTES_RECORD ? record(file, place, choices, buffer)
+                                               : follow(file, place, choices, buffer, flips);
     }
-    return EK_OK;
+    free(buffer);
+    return status;
 }

@@ -8,14 +8,15 @@
 
 typedef struct ek_routes_file ek_routes_file;
 
-/* Opens the file for a run with experts. EK_IO; EK_INVALID: it is of a run with another model or batch, or no such
- * file. */
-ek_status ek_routes_file_open(ek_routes_file **file, const char *path, ek_routes_use use, const ek_config *config);
+/* Opens the file for a run with experts. EK_IO; EK_INVALID: it is of a run with another model or batch, of fewer steps,
+ * or no such file; or one of inputs[], which the run reads (NULLs are skipped), is to be overwritten. */
+ek_status ek_routes_file_open(ek_routes_file **file, const char *path, ek_routes_use use, const ek_config *config,
+                              const char *const *inputs, size_t input_count);
 void ek_routes_file_close(ek_routes_file *file);
 
 /* The choices (B,T,top_k) of the moe_layer-th layer with experts for samples first … first + B-1 of a step (from 1):
  * records them if `speaks`, replaces or compares them. *flips grows by the tokens that chose otherwise. */
-ek_status ek_routes_file_use(ek_routes_file *file, uint64_t step, uint32_t first, uint32_t B, uint32_t moe_layer,
+ek_status ek_routes_file_use(const ek_routes_file *file, uint64_t step, uint32_t first, uint32_t B, uint32_t moe_layer,
                              bool speaks, uint32_t *choices, uint64_t *flips);
 
 #endif

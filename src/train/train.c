@@ -191,13 +191,14 @@ static ek_status prepare(ek_run *run, ek_data **data, ek_limits **limits)
     const ek_config *config = run->config;
     EK_TRY(ek_data_open(data, config->data.path, config->data.format, config->model.sequence, config->model.vocab));
     run->data = *data;
-    if (run->options->routes != EK_ROUTES_FREE)
-        EK_TRY(ek_routes_file_open(&run->routes, run->options->routes_path, run->options->routes, config));
     EK_TRY(ek_model_tensors(&config->model, &run->tensors, &run->tensor_count));
     run->bucket_count = ek_model_buckets(&config->model);
     EK_TRY(prepare_checkpoints(run));
     EK_TRY(make_membership(run));
     EK_TRY(prepare_power(run, limits, complaint));
+    if (run->options->routes != EK_ROUTES_FREE)
+        EK_TRY(ek_routes_file_open(&run->routes, run->options->routes_path, run->options->routes, config,
+                                   (const char *const[]){config->data.path, run->options->config_path}, 2));
     return ek_monitor_create(&run->monitor, run, *limits, complaint);
 }
 

@@ -76,7 +76,7 @@ static char *read_page(const char *path)
 static const struct {
     const char *name;
     unsigned options;
-} commands[] = {{"train", 11}, {"bench", 2}, {"power", 4}, {"version", 1}};
+} commands[] = {{"train", 12}, {"bench", 2}, {"power", 4}, {"version", 1}};
 
 /* Every option that `evenkeel COMMAND --help` lists is in docs/command-line.md, and the command itself. */
 static void assert_documented(const char *command, unsigned options)
@@ -121,6 +121,7 @@ static void test_help(void **state)
 #define NOT_LOST "--rejoin: slot 2 of replica 1 is not lost before step 40; --kill or --hang it in an earlier step"
 #define LINK_FORM "GBps:MICROSECONDS is needed, as in 12.5:3; 1e-6 to 1e6 and 0 to 1e7 are allowed"
 
+#define ROUTES_FORM "record:FILE, replay:FILE or compare:FILE is needed"
 #define POWER_FORM "show or restore is needed, as in evenkeel power show; see evenkeel power --help"
 
 static const struct {
@@ -197,6 +198,11 @@ static const struct {
     {{"power", "show", "--backend=steam"}, "unknown power backend \"steam\"; nvml, powercap and emulated are there"},
     {{"power", "show", "--backend=emulated"},
      "--backend emulated: --path is needed too: the file that a job's power.path names"},
+    {{"train", CONFIG, "--routes", ""}, "--routes : " ROUTES_FORM},
+    {{"train", CONFIG, "--routes", "replay"}, "--routes replay: " ROUTES_FORM},
+    {{"train", CONFIG, "--routes", "record:"}, "--routes record:: " ROUTES_FORM},
+    {{"train", CONFIG, "--routes", "follow:x"}, "--routes follow:x: " ROUTES_FORM},
+    {{"train", CONFIG, SET_DATA, "--routes", "record:/dev/null"}, "--routes: the model has no experts (model.experts)"},
     {{"train", CONFIG, "--emulate-link", "fast"}, "--emulate-link fast: " LINK_FORM},
     {{"train", CONFIG, "--emulate-link", "12.5"}, "--emulate-link 12.5: " LINK_FORM},
     {{"train", CONFIG, "--emulate-link", "0:3"}, "--emulate-link 0:3: " LINK_FORM},

@@ -59,6 +59,13 @@ void whole_initialize(whole_model *whole, uint64_t seed)
             ek_model_init(&whole->config, seed, t, unit, whole->weights[t] + unit * whole->tensors[t].unit_elements);
 }
 
+void whole_scale(whole_model *whole, float factor)
+{
+    for (size_t t = 0; t < whole->count; t++)
+        for (size_t i = 0; i < whole_elements(whole, t) && ek_model_decays(&whole->config, t); i++)
+            whole->weights[t][i] *= factor;
+}
+
 void whole_destroy(whole_model *whole)
 {
     free_tensors(whole->weights, whole->count);
@@ -101,19 +108,25 @@ void share_destroy(model_share *share)
 }
 
 ek_status share_run(model_share *share, ek_engine *engine, ek_group *tp, const uint32_t *tokens, uint32_t B,
-                    float scale, double *loss_sum)
+                    float scale, ek_model_loss *loss)
 {
-    ek_model_options options = {.config = &share->whole->config,
+    ek_model_config config = share->whole->config;
+    config.expert_parallel = share->expert_owners != NULL;
+    ek_model_options options = {.config = &config,
                                 .engine = engine,
                                 .tp = tp,
                                 .vocab_units = share->lists[EK_GROUP_VOCAB],
-                                .micro_batch = B};
+                                .expert_units = share->lists[EK_GROUP_EXPERTS],
+                                .expert_owners = share->expert_owners,
+                                .micro_batch = B ? B : 1,
+                                .route = share->route,
+                                .user = share->user};
     memcpy(options.units, share->units, sizeof options.units);
     ek_model *model;
     ek_status status = ek_model_create(&model, &options);
     if (status != EK_OK)
         return status;
-    status = ek_model_forward(model, share->weights, tokens, B, loss_sum);
+    status = ek_model_forward(model, share->weights, tokens, B, loss);
     if (status == EK_OK)
         status = ek_model_backward(model, share->weights, share->gradients, tokens, B, scale, true);
     ek_model_destroy(model);
@@ -145,9 +158,9 @@ double share_gradient_error(const model_share *share, size_t *worst)
     return worst_error;
 }
 
-void whole_run(whole_model *whole, uint64_t key, const uint32_t *tokens, uint32_t B, float scale, double *loss_sum)
+void whole_run(whole_model *whole, uint64_t key, const uint32_t *tokens, uint32_t B, float scale, ek_model_loss *loss)
 {
-    model_share share = {0};
+    model_share share = {.route = whole->route, .user = whole->user};
     uint32_t *lists[EK_MODEL_GROUPS];
     for (uint32_t group = 0; group < EK_MODEL_GROUPS; group++) {
         uint32_t units = whole->groups[group].units;
@@ -158,7 +171,7 @@ void whole_run(whole_model *whole, uint64_t key, const uint32_t *tokens, uint32_
         share.lists[group] = lists[group];
     }
     share_create(&share, whole);
-    assert_ok(share_run(&share, NULL, NULL, tokens, B, scale, loss_sum));
+    assert_ok(share_run(&share, NULL, NULL, tokens, B, scale, loss));
     for (size_t t = 0; t < whole->count; t++) {
         size_t elements = whole->tensors[t].unit_elements;
         const uint32_t *unit_of;

@@ -105,21 +105,21 @@ static void tensors_and_buckets(void **state)
     assert_int_equal(config.vocab_block, 4);
     const size_t C = 32, D = 4, R = 2;
     const ek_tensor expected[] = {
-        {"embedding", EK_GROUP_VOCAB, 3, 4 * C},
-        {"layer.0.attention_norm", EK_REPLICATED, 3, C},
-        {"layer.0.qkv", EK_GROUP_ATTENTION, 2, (R + 2) * D * C},
-        {"layer.0.out", EK_GROUP_ATTENTION, 2, R * D * C},
-        {"layer.0.ffn_norm", EK_REPLICATED, 3, C},
-        {"layer.0.gate_up", EK_GROUP_FFN, 2, 8 * C},
-        {"layer.0.down", EK_GROUP_FFN, 2, 4 * C},
-        {"layer.1.attention_norm", EK_REPLICATED, 3, C},
-        {"layer.1.qkv", EK_GROUP_ATTENTION, 1, (R + 2) * D * C},
-        {"layer.1.out", EK_GROUP_ATTENTION, 1, R * D * C},
-        {"layer.1.ffn_norm", EK_REPLICATED, 3, C},
-        {"layer.1.gate_up", EK_GROUP_FFN, 1, 8 * C},
-        {"layer.1.down", EK_GROUP_FFN, 1, 4 * C},
-        {"norm", EK_REPLICATED, 3, C},
-        {"head", EK_GROUP_VOCAB, 0, 4 * C},
+        {"embedding", EK_GROUP_VOCAB, 3, 4 * C, false},
+        {"layer.0.attention_norm", EK_REPLICATED, 3, C, false},
+        {"layer.0.qkv", EK_GROUP_ATTENTION, 2, (R + 2) * D * C, false},
+        {"layer.0.out", EK_GROUP_ATTENTION, 2, R * D * C, false},
+        {"layer.0.ffn_norm", EK_REPLICATED, 3, C, false},
+        {"layer.0.gate_up", EK_GROUP_FFN, 2, 8 * C, false},
+        {"layer.0.down", EK_GROUP_FFN, 2, 4 * C, false},
+        {"layer.1.attention_norm", EK_REPLICATED, 3, C, false},
+        {"layer.1.qkv", EK_GROUP_ATTENTION, 1, (R + 2) * D * C, false},
+        {"layer.1.out", EK_GROUP_ATTENTION, 1, R * D * C, false},
+        {"layer.1.ffn_norm", EK_REPLICATED, 3, C, false},
+        {"layer.1.gate_up", EK_GROUP_FFN, 1, 8 * C, false},
+        {"layer.1.down", EK_GROUP_FFN, 1, 4 * C, false},
+        {"norm", EK_REPLICATED, 3, C, false},
+        {"head", EK_GROUP_VOCAB, 0, 4 * C, false},
     };
     const size_t expected_count = sizeof expected / sizeof *expected;
     for (uint32_t tied = 0; tied < 2; tied++) { /* without the head there is one tensor and one bucket less */
@@ -139,6 +139,129 @@ static void tensors_and_buckets(void **state)
         uint64_t layer = 2 * C + C * C + 2 * 4 * D * C + C * C + 3 * 96 * C;
         assert_int_equal(ek_model_parameters(&config), 2 * layer + C + (2 - tied) * 80 * C);
     }
+}
+
+static void refused_mixtures(void **state)
+{
+    (void)state;
+    ek_model_config config = tiny;
+    config.expert_parallel = true;
+    refuse(config, 1, "model.experts: found 0; expert parallelism");
+    config.experts = 6;
+    config.moe_every = 1;
+    refuse(config, 1, "model.top_k: found 0; 1 to 6, model.experts, is allowed");
+    config.top_k = 7;
+    refuse(config, 1, "model.top_k: found 7; 1 to 6, model.experts, is allowed");
+    config.top_k = 6;
+    config.moe_every = 3;
+    refuse(config, 1, "model.moe_every: found 3; 1 to 2, model.layers, is allowed");
+    config.moe_every = 2;
+    config.aux_loss = INFINITY;
+    refuse(config, 1, "model.aux_loss");
+    config.aux_loss = 0.0f;
+    refuse(config, 7, "model.experts: 6 units of experts cannot be cut 7 ways");
+    assert_ok(ek_model_config_finish(&config, 6)); /* 4 KV heads on 6 ranks: they are not cut */
+    config.expert_parallel = false;
+    refuse(config, 6, "model.kv_heads: 4 units of attention cannot be cut 6 ways");
+}
+
+/* Experts in the first layer alone, an FFN in the other, and besides them if it is shared. */
+static void tensors_of_a_mixture(void **state)
+{
+    (void)state;
+    ek_model_config config = tiny;
+    config.experts = 6;
+    config.top_k = config.moe_every = 2;
+    config.expert_ffn = 10;
+    config.shared_expert = true;
+    assert_ok(ek_model_config_finish(&config, 4));
+    const size_t C = 32, D = 4, R = 2;
+    const struct {
+        ek_tensor tensor; /* under tensor parallelism */
+        uint32_t units;
+    } expected[] = {
+        {{"embedding", EK_GROUP_VOCAB, 3, 4 * C, false}, 20},
+        {{"layer.0.attention_norm", EK_REPLICATED, 3, C, false}, 1},
+        {{"layer.0.qkv", EK_GROUP_ATTENTION, 2, (R + 2) * D * C, false}, 4},
+        {{"layer.0.out", EK_GROUP_ATTENTION, 2, R * D * C, false}, 4},
+        {{"layer.0.ffn_norm", EK_REPLICATED, 3, C, false}, 1},
+        {{"layer.0.gate_up", EK_GROUP_FFN, 2, 8 * C, false}, 24},
+        {{"layer.0.down", EK_GROUP_FFN, 2, 4 * C, false}, 24},
+        {{"layer.0.router", EK_REPLICATED, 3, 6 * C, false}, 1},
+        {{"layer.0.experts.gate_up", EK_GROUP_EXPERTS, 2, 20 * C, false}, 6},
+        {{"layer.0.experts.down", EK_GROUP_EXPERTS, 2, 10 * C, false}, 6},
+        {{"layer.1.attention_norm", EK_REPLICATED, 3, C, false}, 1},
+        {{"layer.1.qkv", EK_GROUP_ATTENTION, 1, (R + 2) * D * C, false}, 4},
+        {{"layer.1.out", EK_GROUP_ATTENTION, 1, R * D * C, false}, 4},
+        {{"layer.1.ffn_norm", EK_REPLICATED, 3, C, false}, 1},
+        {{"layer.1.gate_up", EK_GROUP_FFN, 1, 8 * C, false}, 24},
+        {{"layer.1.down", EK_GROUP_FFN, 1, 4 * C, false}, 24},
+        {{"norm", EK_REPLICATED, 3, C, false}, 1},
+        {{"head", EK_GROUP_VOCAB, 0, 4 * C, false}, 20},
+    };
+    for (uint32_t ep = 0; ep < 2; ep++) {
+        config.expert_parallel = ep;
+        ek_unit_group groups[EK_MODEL_GROUPS];
+        assert_int_equal(ek_model_groups(&config, groups), ep ? 1 : EK_MODEL_GROUPS);
+        assert_string_equal(groups[ep ? 0 : EK_GROUP_EXPERTS].name, "experts");
+        assert_int_equal(groups[ep ? 0 : EK_GROUP_EXPERTS].units, 6);
+        ek_tensor *tensors;
+        size_t count;
+        uint64_t parameters = 0;
+        assert_ok(ek_model_tensors(&config, &tensors, &count));
+        assert_int_equal(count, sizeof expected / sizeof *expected);
+        for (size_t t = 0; t < count; t++) {
+            const ek_tensor *wanted = &expected[t].tensor;
+            bool whole = ep && wanted->group != EK_GROUP_EXPERTS; /* on every rank, with a part of the gradient */
+            assert_string_equal(tensors[t].name, wanted->name);
+            assert_int_equal(tensors[t].group, whole ? EK_REPLICATED : ep ? 0 : wanted->group);
+            assert_int_equal(tensors[t].bucket, wanted->bucket);
+            assert_int_equal(tensors[t].unit_elements, wanted->unit_elements * (whole ? expected[t].units : 1));
+            assert_true(tensors[t].partial == whole);
+            parameters += wanted->unit_elements * expected[t].units;
+        }
+        ek_free(tensors);
+        assert_int_equal(ek_model_parameters(&config), parameters);
+    }
+    config.shared_expert = false;
+    size_t count = 0;
+    ek_tensor *tensors;
+    assert_ok(ek_model_tensors(&config, &tensors, &count));
+    assert_int_equal(count, sizeof expected / sizeof *expected - 2);
+    assert_string_equal(tensors[5].name, "layer.0.router");
+    ek_free(tensors);
+}
+
+/* The same weights in both modes: whole tensors are their units in order. */
+static void initial_weights_do_not_depend_on_the_mode(void **state)
+{
+    (void)state;
+    ek_model_config cut = tiny;
+    cut.experts = 3;
+    cut.top_k = 1;
+    cut.moe_every = 2;
+    assert_ok(ek_model_config_finish(&cut, 1));
+    ek_model_config whole = cut;
+    whole.expert_parallel = true;
+    ek_tensor *tensors;
+    size_t count;
+    assert_ok(ek_model_tensors(&cut, &tensors, &count));
+    for (size_t t = 0; t < count; t++) {
+        uint32_t units = tensors[t].group == EK_REPLICATED ? 1 : ek_model_units(&cut, tensors[t].group);
+        size_t elements = tensors[t].unit_elements;
+        float *one = malloc(elements * sizeof *one), *all = malloc(units * elements * sizeof *all);
+        assert_true(one && all);
+        bool is_expert = tensors[t].group == EK_GROUP_EXPERTS;
+        for (uint32_t unit = 0; unit < units; unit++) {
+            if (is_expert || unit == 0)
+                ek_model_init(&whole, 9, t, unit, is_expert ? all + unit * elements : all);
+            ek_model_init(&cut, 9, t, unit, one);
+            assert_memory_equal(one, all + unit * elements, elements * sizeof *one);
+        }
+        free(one);
+        free(all);
+    }
+    ek_free(tensors);
 }
 
 static void moments(const float *values, size_t count, double *mean, double *deviation)
@@ -220,6 +343,9 @@ int main(void)
         cmocka_unit_test(given_blocks_stay),
         cmocka_unit_test(impossible_models_are_refused),
         cmocka_unit_test(tensors_and_buckets),
+        cmocka_unit_test(refused_mixtures),
+        cmocka_unit_test(tensors_of_a_mixture),
+        cmocka_unit_test(initial_weights_do_not_depend_on_the_mode),
         cmocka_unit_test(initial_weights),
         cmocka_unit_test(initial_weights_of_rows_do_not_depend_on_the_block),
     };

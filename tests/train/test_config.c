@@ -43,6 +43,9 @@ static ek_status read_text(ek_config **config, const char *text, const char *con
 #define BATCH "batch: {global: 6}\n"
 #define TRAIN "train: {steps: 60}\n" /* line 5 */
 #define LEAST MODEL DATA PARALLEL BATCH TRAIN
+#define EXPERTS                                                                                                        \
+    "model: {layers: 2, hidden: 64, heads: 8, ffn: 96, vocab: 256, sequence: 32, experts: 12}\n" DATA                  \
+    "parallel: {mode: ep, dp: 2, tp: 4}\n" BATCH TRAIN
 
 static void test_least(void **state)
 {
@@ -61,6 +64,9 @@ static void test_least(void **state)
     assert_false(config->model.tied_embeddings);
     assert_true(config->model.rope_theta == 10000.0f);
     assert_true(config->model.norm_eps == 1e-5f);
+    assert_int_equal(config->model.experts, 0);
+    assert_int_equal(config->parallel.mode, EK_MODE_TP);
+    assert_false(config->model.expert_parallel);
     assert_string_equal(config->data.path, "a.txt");
     assert_int_equal(config->data.format, EK_DATA_BYTES);
     assert_int_equal(config->parallel.dp, 2);
@@ -270,11 +276,11 @@ static const struct {
 
     /* overrides */
     {LEAST, "parallel", "--set parallel: KEY=VALUE is needed, as in --set model.layers=VALUE"},
-    {LEAST, "parallel=3", "--set parallel=3: unknown key \"parallel\"; parallel has dp, tp, min_tp, degrees"},
+    {LEAST, "parallel=3", "--set parallel=3: unknown key \"parallel\"; parallel has mode, dp, tp, min_tp, degrees"},
     {LEAST, "=3", "--set =3: unknown section \"\"; " SECTIONS},
     {LEAST, "paralel.tp=3", "--set paralel.tp=3: unknown section \"paralel\"; did you mean parallel? " SECTIONS},
     {LEAST, "parallel.td=3",
-     "--set parallel.td=3: unknown key \"parallel.td\"; did you mean tp? parallel has dp, tp, min_tp, degrees"},
+     "--set parallel.td=3: unknown key \"parallel.td\"; did you mean tp? parallel has mode, dp, tp, min_tp, degrees"},
     {LEAST, "parallel.tp=", "--set parallel.tp=: parallel.tp: found nothing; a whole number from 1 to 1024 is needed"},
     {LEAST, "parallel.tp=[", "--set parallel.tp=[: not YAML: did not find expected node content"},
     {LEAST, "parallel.tp=3\n--- 4", "--set parallel.tp=3?--- 4: a second document begins here; one is allowed"},
@@ -430,6 +436,24 @@ static const struct {
      "--set health.straggler_factor=1: health.straggler_factor: found 1; 0, or a number above 1, is needed"},
     {LEAST, "health.straggler_factor=0.5",
      "--set health.straggler_factor=0.5: health.straggler_factor: found 0.5; 0, or a number above 1, is needed"},
+    {LEAST, "parallel.mode=ep", "c.yaml: model.experts: found 0; expert parallelism (parallel.mode) needs experts"},
+    {LEAST, "model.experts=1", "c.yaml: model.top_k: found 2; 1 to 1, model.experts, is allowed"},
+    {LEAST, "model.experts=3",
+     "--set model.experts=3: model.experts: 3 units of experts cannot be cut 4 ways (parallel.tp); at least one per "
+     "role is needed"},
+    {EXPERTS, "model.experts=0",
+     "--set model.experts=0: model.experts: found 0; expert parallelism (parallel.mode) needs experts"},
+    {EXPERTS, "model.top_k=13", "--set model.top_k=13: model.top_k: found 13; 1 to 12, model.experts, is allowed"},
+    {EXPERTS, "model.top_k=0",
+     "--set model.top_k=0: model.top_k: found \"0\"; a whole number from 1 to 65536 is needed"},
+    {EXPERTS, "model.moe_every=3",
+     "--set model.moe_every=3: model.moe_every: found 3; 1 to 2, model.layers, is allowed"},
+    {EXPERTS, "model.aux_loss=-1",
+     "--set model.aux_loss=-1: model.aux_loss: found \"-1\"; a number from 0 to 1000 is needed"},
+    {EXPERTS, "parallel.tp=13",
+     "c.yaml:1: model.experts: 12 units of experts cannot be cut 13 ways (parallel.tp); at least one per role is "
+     "needed"},
+    {EXPERTS, "parallel.mode=pp", "--set parallel.mode=pp: parallel.mode: found \"pp\"; tp or ep is needed"},
     {LEAST "optimizer: {lr: 1e-4,\n  min_lr: 1e-3}\n", NULL,
      "c.yaml:7: optimizer.min_lr: found 0.001; at most optimizer.lr, 0.0001, is allowed"},
 };
@@ -446,6 +470,30 @@ static void test_refusals(void **state)
         assert_int_equal(status, EK_INVALID);
         assert_null(config);
     }
+}
+
+/* In expert parallelism nothing but the experts has to be cut, so that other sizes need not allow it. */
+static void test_experts(void **state)
+{
+    (void)state;
+    ek_config *config = NULL;
+    const char *overrides[] = {"parallel.tp=12", "model.moe_every=2", "model.shared_expert=true", "model.aux_loss=0"};
+    assert_ok(read_text(&config, EXPERTS, overrides, 4));
+    assert_int_equal(config->parallel.mode, EK_MODE_EP);
+    assert_true(config->model.expert_parallel);
+    assert_int_equal(config->model.experts, 12);
+    assert_int_equal(config->model.top_k, 2);
+    assert_int_equal(config->model.moe_every, 2);
+    assert_int_equal(config->model.expert_ffn, 96); /* model.ffn */
+    assert_true(config->model.shared_expert);
+    assert_true(config->model.aux_loss == 0.0f);
+    ek_config_destroy(config);
+    overrides[0] = "model.expert_ffn=20";
+    assert_ok(read_text(&config, EXPERTS, overrides, 1));
+    assert_int_equal(config->model.expert_ffn, 20);
+    assert_int_equal(config->model.moe_every, 1);
+    assert_true(config->model.aux_loss == 0.01f);
+    ek_config_destroy(config);
 }
 
 /* The model's own checks get the place of the key in front, whichever check it is. */
@@ -504,6 +552,7 @@ int main(void)
         cmocka_unit_test(test_everything),
         cmocka_unit_test(test_overrides),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_experts),
         cmocka_unit_test(test_model_refusal_is_placed),
         cmocka_unit_test(test_unreadable_files),
         cmocka_unit_test(test_damaged_files),

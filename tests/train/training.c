@@ -27,6 +27,14 @@ static const char small[] =
     "train: {steps: 40}\nhealth: {compare_every: 1}\n"
     "engine: {timeout_seconds: 1}\n";
 
+static const char experts[] =
+    "model: {layers: 4, hidden: 48, heads: 4, kv_heads: 4, ffn: 64, vocab: 256, sequence: 32,\n"
+    "        experts: 12, top_k: 2, expert_ffn: 40, vocab_block: 16}\n"
+    "parallel: {dp: 2, tp: 4}\n"
+    "batch: {global: 10, micro: 2}\n"
+    "train: {steps: 40}\nhealth: {compare_every: 1}\n"
+    "engine: {timeout_seconds: 1}\n";
+
 static const char common[] = "data: {path: " TEST_TEXT "}\n"
                              "optimizer: {lr: 1.0e-3, warmup_steps: 10}\n";
 
@@ -49,6 +57,8 @@ static void read_step(json_t *line, training_result *result)
     result->steps = step;
     result->losses[step] = json_real_value(json_object_get(line, "loss"));
     result->tokens[step] = (uint64_t)json_integer_value(json_object_get(line, "tokens"));
+    result->aux_losses[step] = json_real_value(json_object_get(line, "aux_loss"));
+    result->route_flips[step] = (uint64_t)json_integer_value(json_object_get(line, "route_flips"));
     result->degrees[0] = result->samples[0] = '\0';
     json_t *replicas = json_object_get(line, "replicas"), *replica;
     size_t i;
@@ -119,7 +129,11 @@ void run_training(const training_spec *training, training_result *result)
     char *config_path = temporary_path("config.yaml"), *metrics_path = temporary_path("metrics.jsonl");
     FILE *file = fopen(config_path, "w");
     assert_non_null(file);
-    fprintf(file, "%s%s", strcmp(training->base, "tiny") == 0 ? tiny : small, common);
+    fprintf(file, "%s%s",
+            strcmp(training->base, "tiny") == 0      ? tiny
+            : strcmp(training->base, "experts") == 0 ? experts
+                                                     : small,
+            common);
     assert_int_equal(fclose(file), 0);
 
     size_t overrides = 0, rejoins = 0, flips = 0, slows = 0;
@@ -146,6 +160,8 @@ void run_training(const training_spec *training, training_result *result)
                                                   .flip_count = flips,
                                                   .slows = training->slows,
                                                   .slow_count = slows,
+                                                  .routes = training->routes,
+                                                  .routes_path = training->routes_path,
                                                   .metrics_path = metrics_path,
                                                   .quiet = true});
     snprintf(result->error, sizeof result->error, "%s", ek_error());

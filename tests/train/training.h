@@ -9,7 +9,8 @@
 #define TRAINING_REPLICAS_MOST 4
 
 typedef struct training_spec {
-    const char *base; /* "tiny" (the model, of examples/tiny.yaml) or "small" (2 layers, hidden 64) */
+    const char *base; /* "tiny" (the issue's model, of examples/tiny.yaml), "small" (2 layers, hidden 64), "experts" (4
+                         small layers with 12 experts each) */
     const char *set[TRAINING_LIST_MOST]; /* overrides, NULL-terminated */
     ek_fault_point faults[TRAINING_LIST_MOST];
     size_t fault_count;
@@ -17,6 +18,8 @@ typedef struct training_spec {
     ek_flip flips[TRAINING_LIST_MOST];
     ek_slow slows[TRAINING_LIST_MOST];
     double link_latency_seconds; /* emulated */
+    ek_routes_use routes;
+    const char *routes_path;
 } training_spec;
 
 /* What the line of a step says of a replica. */
@@ -32,6 +35,8 @@ typedef struct training_result {
     size_t steps; /* lines of committed steps; they are checked to be 1, 2, 3, … */
     double losses[TRAINING_STEPS_MOST + 1];
     uint64_t tokens[TRAINING_STEPS_MOST + 1];
+    double aux_losses[TRAINING_STEPS_MOST + 1]; /* 0 in a dense model */
+    uint64_t route_flips[TRAINING_STEPS_MOST + 1];
     training_replica replicas[TRAINING_STEPS_MOST + 1][TRAINING_REPLICAS_MOST];
     size_t failures, recoveries, redone_steps, rejoined, healed, stragglers;
     uint64_t healed_step, straggler_step; /* of the last one */
