@@ -22,6 +22,7 @@ typedef struct phase_row {
 
 struct ek_phases {
     ek_phase_job job;
+    uint32_t largest_share;    /* of the even split over all replicas */
     ek_phase_replica *current; /* [replicas] of the last step */
     phase_row *rows;
     size_t count;
@@ -36,6 +37,7 @@ ek_status ek_phases_create(ek_phases **phases, const ek_phase_job *job)
     ek_phases *made = calloc(1, sizeof *made);
     if (made) {
         made->job = *job;
+        made->largest_share = (job->samples + job->replicas - 1) / job->replicas;
         made->current = calloc(job->replicas, sizeof *made->current);
     }
     if (!made || !made->current) {
@@ -136,7 +138,7 @@ static double unfailed_seconds(ek_phases *phases)
     } else if (phases->whole_steps) {
         whole = phases->whole_seconds_sum / (double)phases->whole_steps;
     }
-    return whole * ((job->samples + job->replicas - 1) / job->replicas);
+    return whole * phases->largest_share;
 }
 
 bool ek_phases_add(ek_phases *phases, uint64_t step, const ek_phase_replica *replicas)

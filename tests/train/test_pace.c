@@ -91,7 +91,7 @@ static void test_shrink_leaves_samples_out(void **state)
 }
 
 /* TP8 + TP8 of 42 attention, 96 FFN and 280 vocabulary units, in a domain that was built for boosting. */
-enum { HIDDEN = 84, HEADS = 42, FFN = 384, FFN_BLOCK = 4, VOCAB = 280, SEQUENCE = 64, LAYERS = 2 };
+enum { HIDDEN = 84, HEADS = 42, FFN_BLOCKS = 96, FFN_BLOCK = 4, VOCAB = 280, SEQUENCE = 64, LAYERS = 2 };
 #define SIXTEEN                                                                                                        \
     "model.hidden=84", "model.heads=42", "model.kv_heads=42", "model.ffn=384", "model.ffn_block=4", "model.vocab=280", \
         "model.vocab_block=1", "model.sequence=64"
@@ -108,7 +108,7 @@ static double work(double degree)
 {
     double T = SEQUENCE, C = HIDDEN, D = C / HEADS;
     double head = LAYERS * (6 * T * 4 * D * C + 12 * T * T * D), block = LAYERS * 6 * T * 3 * FFN_BLOCK * C;
-    return share(HEADS, degree) * head + share(FFN / FFN_BLOCK, degree) * block + share(VOCAB, degree) * 6 * T * C;
+    return share(HEADS, degree) * head + share(FFN_BLOCKS, degree) * block + share(VOCAB, degree) * 6 * T * C;
 }
 
 /* The reduced replica falls behind by what its units say, 11.6 %, and the least power that makes that up is found. Of
