@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/reader.h"
 
 #define COMPLETE "step-"
 #define PARTIAL "partial-"
@@ -124,13 +125,23 @@ static ek_status take_lock(ek_checkpoint_dir *dir)
     if (flock(dir->lock, LOCK_EX | LOCK_NB) != 0) {
         ssize_t bytes = pread(dir->lock, holder, sizeof holder - 1, 0);
         holder[bytes > 0 ? strcspn(holder, "\n") : 0] = '\0';
-        return ek_fail(EK_INVALID, "checkpoint.dir: %s: another run writes there (process %s); give each its own",
-                       dir->path, *holder ? holder : "unknown");
+        return ek_fail(EK_INVALID, "%s: another run writes there (process %s); give each its own", dir->path,
+                       *holder ? holder : "unknown");
     }
     int length = snprintf(holder, sizeof holder, "%ld\n", (long)getpid());
     if (ftruncate(dir->lock, 0) != 0 || pwrite(dir->lock, holder, (size_t)length, 0) != length)
         return fail_path(path, "cannot be written");
     return EK_OK;
+}
+
+/* Its name lasts once the folder above is synced. */
+static ek_status make_folder(const char *path)
+{
+    char above[PATH_MAX + 4];
+    if (mkdir(path, 0777) != 0)
+        return errno == EEXIST ? EK_OK : fail_path(path, "cannot be made");
+    snprintf(above, sizeof above, "%s/..", path);
+    return sync_folder(above);
 }
 
 static ek_status remove_partial(void *user, const char *name)
@@ -146,8 +157,7 @@ static ek_status remove_partial(void *user, const char *name)
 
 ek_status ek_checkpoint_dir_open(ek_checkpoint_dir **out, const char *path, const ek_checkpoint_run *run)
 {
-    if (mkdir(path, 0777) != 0 && errno != EEXIST)
-        return ek_fail(EK_IO, "checkpoint.dir: %s: cannot be made: %s", path, strerror(errno));
+    EK_TRY(make_folder(path));
     ek_checkpoint_dir *dir = calloc(1, sizeof *dir);
     if (!dir)
         return ek_fail(EK_NO_MEMORY, "no memory for checkpoints");
@@ -156,7 +166,7 @@ ek_status ek_checkpoint_dir_open(ek_checkpoint_dir **out, const char *path, cons
     snprintf(dir->path, sizeof dir->path, "%s", path);
     ek_status status = take_lock(dir);
     if (status == EK_OK)
-        status = list_folder(path, remove_partial, dir);
+        status = ek_checkpoint_dir_clean(dir);
     if (status != EK_OK) {
         ek_checkpoint_dir_close(dir);
         return status;
@@ -172,6 +182,11 @@ void ek_checkpoint_dir_close(ek_checkpoint_dir *dir)
     if (dir->lock >= 0)
         close(dir->lock); /* and with it the lock goes */
     free(dir);
+}
+
+ek_status ek_checkpoint_dir_clean(const ek_checkpoint_dir *dir)
+{
+    return list_folder(dir->path, remove_partial, (void *)dir);
 }
 
 void ek_checkpoint_partial(const char *dir_path, uint64_t step, char path[EK_CHECKPOINT_PATH_BYTES])
@@ -199,13 +214,17 @@ static ek_status write_latest(const ek_checkpoint_dir *dir, uint64_t step)
     return written && rename(made, path) == 0 ? EK_OK : fail_path(path, "cannot be written");
 }
 
-/* Under another name first, so that no half-removed one looks complete. */
-static ek_status prune(const ek_checkpoint_dir *dir, uint32_t keep)
+/* Under another name first, so that no half-removed one looks complete. Those of later steps, of a run that went on
+ * from there and is gone on with from before, do not count: they may be why. */
+static ek_status prune(const ek_checkpoint_dir *dir, uint64_t step, uint32_t keep)
 {
     steps found = {0};
     ek_status status = list_folder(dir->path, note_step, &found);
-    for (size_t i = keep; keep && i < found.count && status == EK_OK; i++) {
+    uint32_t kept = 0;
+    for (size_t i = 0; keep && i < found.count && status == EK_OK; i++) {
         char path[EK_CHECKPOINT_PATH_BYTES], removed[EK_CHECKPOINT_PATH_BYTES];
+        if (found.list[i] > step || kept++ < keep)
+            continue;
         complete_path(dir->path, found.list[i], path);
         ek_checkpoint_partial(dir->path, found.list[i], removed);
         status = rename(path, removed) == 0 ? remove_folder(removed) : fail_path(path, "cannot be removed");
@@ -225,7 +244,7 @@ static ek_status name_folder(const char *partial, const char *path)
     return remove_folder(partial);
 }
 
-ek_status ek_checkpoint_complete(ek_checkpoint_dir *dir, uint64_t step, uint32_t keep)
+ek_status ek_checkpoint_complete(const ek_checkpoint_dir *dir, uint64_t step, uint32_t keep)
 {
     char partial[EK_CHECKPOINT_PATH_BYTES], path[EK_CHECKPOINT_PATH_BYTES];
     ek_checkpoint_partial(dir->path, step, partial);
@@ -235,10 +254,10 @@ ek_status ek_checkpoint_complete(ek_checkpoint_dir *dir, uint64_t step, uint32_t
     EK_TRY(name_folder(partial, path));
     EK_TRY(sync_folder(dir->path));
     EK_TRY(write_latest(dir, step));
-    return prune(dir, keep);
+    return prune(dir, step, keep);
 }
 
-void ek_checkpoint_abandon(ek_checkpoint_dir *dir, uint64_t step)
+void ek_checkpoint_abandon(const ek_checkpoint_dir *dir, uint64_t step)
 {
     char path[EK_CHECKPOINT_PATH_BYTES];
     ek_checkpoint_partial(dir->path, step, path);
@@ -247,72 +266,80 @@ void ek_checkpoint_abandon(ek_checkpoint_dir *dir, uint64_t step)
 
 /* ------------------------------------------------------------------------------------------------ finding */
 
-ek_status ek_checkpoint_find(const char *dir_path, const ek_checkpoint_run *run, uint64_t *step,
+ek_status ek_checkpoint_newest(const ek_checkpoint_dir *dir, uint64_t *step)
+{
+    steps found = {0};
+    ek_status status = list_folder(dir->path, note_step, &found);
+    *step = found.count ? found.list[0] : 0;
+    free(found.list);
+    return status;
+}
+
+ek_status ek_checkpoint_find(const ek_checkpoint_dir *dir, uint64_t most, uint64_t *step,
                              char path[EK_CHECKPOINT_PATH_BYTES], void (*refused)(void *user, const char *line),
                              void *user)
 {
     steps found = {0};
+    size_t refused_count = 0;
     *step = 0;
-    if (access(dir_path, F_OK) != 0 && errno == ENOENT)
-        return EK_OK;
-    ek_status status = list_folder(dir_path, note_step, &found);
+    ek_status status = list_folder(dir->path, note_step, &found);
     for (size_t i = 0; i < found.count && status == EK_OK && !*step; i++) {
-        complete_path(dir_path, found.list[i], path);
-        ek_status checked = ek_manifest_check(path, run, found.list[i]);
-        if (checked == EK_OK)
+        if (found.list[i] > most)
+            continue;
+        complete_path(dir->path, found.list[i], path);
+        ek_status checked = ek_manifest_check(path, &dir->run, found.list[i]);
+        if (checked == EK_OK) {
             *step = found.list[i];
-        else if (checked == EK_NO_MEMORY)
+        } else if (checked == EK_NO_MEMORY) {
             status = checked;
-        else
+        } else {
             refused(user, ek_error());
+            refused_count++;
+        }
     }
-    if (status == EK_OK && found.count && !*step)
-        status =
-            ek_fail(EK_INVALID, "checkpoint.dir: %s: none of the %zu checkpoints can be used", dir_path, found.count);
+    if (status == EK_OK && refused_count && !*step)
+        status = ek_fail(EK_INVALID, "%s: none of the checkpoints (%zu) can be used", dir->path, refused_count);
     free(found.list);
     return status;
 }
 
 /* ------------------------------------------------------------------------------------------------ loading */
 
-static ek_status load_planes(const ek_checkpoint_files *files, uint32_t plane_count, const ek_membership *membership,
-                             uint32_t rank, const ek_model_config *config, const ek_tensor *tensors,
-                             size_t tensor_count, float **const *planes)
+static ek_status load_planes(const ek_checkpoint_reader *reader, uint32_t plane_count, const ek_share *share,
+                             float **const *planes, ek_checkpoint_progress progress, void *user)
 {
     for (uint32_t plane = 0; plane < plane_count; plane++)
-        for (size_t t = 0; t < tensor_count; t++) {
+        for (size_t t = 0; t < share->tensor_count; t++) {
             size_t elements;
-            uint32_t held = ek_model_tensor_units(config, t, &elements);
-            const uint32_t *units = tensors[t].group == EK_REPLICATED
-                                        ? NULL
-                                        : ek_membership_units(membership, rank, tensors[t].group, &held);
-            for (uint32_t i = 0; i < held; i++)
-                EK_TRY(
-                    ek_checkpoint_files_read(files, plane, t, units ? units[i] : i, planes[plane][t] + i * elements));
+            uint32_t held;
+            ek_model_tensor_units(share->config, t, &elements);
+            const uint32_t *units = ek_share_units(share, t, &held);
+            for (uint32_t i = 0; i < held; i++) {
+                float *values = planes[plane][t] + i * elements;
+                EK_TRY(ek_checkpoint_reader_get(reader, plane, t, units ? units[i] : i, values));
+                progress(user);
+            }
         }
     return EK_OK;
 }
 
-ek_status ek_checkpoint_load(const char *path, const ek_membership *membership, uint32_t rank,
-                             const ek_model_config *config, const ek_tensor *tensors, size_t tensor_count,
-                             float **const planes[EK_CHECKPOINT_PLANES])
+ek_status ek_checkpoint_load(const char *path, const ek_share *share, float **const planes[EK_CHECKPOINT_PLANES],
+                             ek_checkpoint_progress progress, void *user)
 {
-    ek_checkpoint_files *files;
-    EK_TRY(ek_checkpoint_files_open(&files, path, config, false));
-    ek_status status =
-        load_planes(files, EK_CHECKPOINT_PLANES, membership, rank, config, tensors, tensor_count, planes);
-    ek_checkpoint_files_close(files);
+    ek_checkpoint_reader *reader;
+    EK_TRY(ek_checkpoint_reader_open(&reader, path, share->config, false));
+    ek_status status = load_planes(reader, EK_CHECKPOINT_PLANES, share, planes, progress, user);
+    ek_checkpoint_reader_close(reader);
     return status;
 }
 
-ek_status ek_checkpoint_load_weights(const char *folder, const ek_membership *membership, uint32_t rank,
-                                     const ek_model_config *config, const ek_tensor *tensors, size_t tensor_count,
-                                     float **weights)
+ek_status ek_checkpoint_load_weights(const char *folder, const ek_share *share, float **weights,
+                                     ek_checkpoint_progress progress, void *user)
 {
-    ek_checkpoint_files *files;
-    EK_TRY(ek_checkpoint_files_open(&files, folder, config, true));
-    ek_status status = load_planes(files, 1, membership, rank, config, tensors, tensor_count, &weights);
-    ek_checkpoint_files_close(files);
+    ek_checkpoint_reader *reader;
+    EK_TRY(ek_checkpoint_reader_open(&reader, folder, share->config, true));
+    ek_status status = load_planes(reader, 1, share, &weights, progress, user);
+    ek_checkpoint_reader_close(reader);
     return status;
 }
 
@@ -328,8 +355,8 @@ ek_status ek_checkpoint_check_weights(const char *folder, const ek_model_config 
     json_decref(json);
     if (status != EK_OK)
         return ek_fail_prefix(status, "%s: ", path);
-    ek_checkpoint_files *files;
-    EK_TRY(ek_checkpoint_files_open(&files, folder, config, true));
-    ek_checkpoint_files_close(files);
+    ek_checkpoint_reader *reader;
+    EK_TRY(ek_checkpoint_reader_open(&reader, folder, config, true));
+    ek_checkpoint_reader_close(reader);
     return EK_OK;
 }

@@ -27,38 +27,43 @@ typedef struct ek_checkpoint_run {
     uint32_t global_batch;
 } ek_checkpoint_run;
 
-/* DIR, kept by one run: makes it, locks it, removes what earlier runs left half done. EK_IO; EK_INVALID: another run
- * holds the lock, and its process is named. */
+/* DIR, kept by one run: makes it, locks it, removes what earlier runs left half done. The lock goes when this process
+ * and all that it has forked since have closed it or ended. EK_IO; EK_INVALID: another run holds the lock, and its
+ * process is named. */
 typedef struct ek_checkpoint_dir ek_checkpoint_dir;
 ek_status ek_checkpoint_dir_open(ek_checkpoint_dir **dir, const char *path, const ek_checkpoint_run *run);
 void ek_checkpoint_dir_close(ek_checkpoint_dir *dir);
+/* Removes what is half done, when nobody writes any more. */
+ek_status ek_checkpoint_dir_clean(const ek_checkpoint_dir *dir);
 
 /* The folder into which ranks write the checkpoint of a step. */
 #define EK_CHECKPOINT_PATH_BYTES 4200
 void ek_checkpoint_partial(const char *dir_path, uint64_t step, char path[EK_CHECKPOINT_PATH_BYTES]);
 
-/* All parts are written: makes the checkpoint complete, then removes complete ones beyond the last `keep` (0: none is
- * removed). */
-ek_status ek_checkpoint_complete(ek_checkpoint_dir *dir, uint64_t step, uint32_t keep);
+/* All parts are written: makes the checkpoint complete, then removes complete ones of steps before it beyond the last
+ * `keep`, itself among them (0: none is removed). */
+ek_status ek_checkpoint_complete(const ek_checkpoint_dir *dir, uint64_t step, uint32_t keep);
 /* It will not become complete. */
-void ek_checkpoint_abandon(ek_checkpoint_dir *dir, uint64_t step);
+void ek_checkpoint_abandon(const ek_checkpoint_dir *dir, uint64_t step);
 
-/* The last complete checkpoint of DIR that passes every check: shape, run, and every checksum. *step 0: there is none.
- * What is not right with one that is newer is told through `refused`, one line each. EK_INVALID: there are some, and
- * none can be used. */
-ek_status ek_checkpoint_find(const char *dir_path, const ek_checkpoint_run *run, uint64_t *step,
+/* The last step that has a complete checkpoint, unchecked; 0: none has. */
+ek_status ek_checkpoint_newest(const ek_checkpoint_dir *dir, uint64_t *step);
+
+/* The last complete checkpoint up to step `most` that passes every check: shape, run, and every checksum. *step 0:
+ * there is none. What is not right with one that is newer is told through `refused`, one line each. EK_INVALID: there
+ * are some, and none can be used. */
+ek_status ek_checkpoint_find(const ek_checkpoint_dir *dir, uint64_t most, uint64_t *step,
                              char path[EK_CHECKPOINT_PATH_BYTES], void (*refused)(void *user, const char *line),
                              void *user);
 
-/* Reads the units that a rank holds under a membership into its planes (as in ek_snapshot_create). */
-ek_status ek_checkpoint_load(const char *path, const ek_membership *membership, uint32_t rank,
-                             const ek_model_config *config, const ek_tensor *tensors, size_t tensor_count,
-                             float **const planes[EK_CHECKPOINT_PLANES]);
+/* Reads a rank's share (planes as in ek_snapshot_create). `progress` is called between units. */
+typedef void (*ek_checkpoint_progress)(void *user);
+ek_status ek_checkpoint_load(const char *path, const ek_share *share, float **const planes[EK_CHECKPOINT_PLANES],
+                             ek_checkpoint_progress progress, void *user);
 
 /* The weights alone, from a folder as Hugging Face's tools write it (float32, float16 or bfloat16). */
-ek_status ek_checkpoint_load_weights(const char *folder, const ek_membership *membership, uint32_t rank,
-                                     const ek_model_config *config, const ek_tensor *tensors, size_t tensor_count,
-                                     float **weights);
+ek_status ek_checkpoint_load_weights(const char *folder, const ek_share *share, float **weights,
+                                     ek_checkpoint_progress progress, void *user);
 /* Whether they can be: the configuration and all shapes. */
 ek_status ek_checkpoint_check_weights(const char *folder, const ek_model_config *config);
 

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "checkpoint/reader.h"
 
 #define VERSION 1
 #define MANIFEST_FILE "manifest.json"
@@ -76,7 +77,7 @@ static ek_status read_list(sums *all, const char *path)
     return status;
 }
 
-/* Every list in the folder; `remove` removes them instead. */
+/* Every list in the folder into *all, or without it, away. */
 static ek_status each_list(const char *folder, sums *all)
 {
     DIR *listing = opendir(folder);
@@ -146,8 +147,9 @@ static ek_status write_files(const char *folder, const ek_checkpoint_run *run, u
     EK_TRY(write_json(folder, CONFIG_FILE, ek_hf_config(run->model)));
     EK_TRY(
         write_json(folder, MANIFEST_FILE,
-                   json_pack("{s:i, s:I, s:I, s:I, s:I, s:I, s:o, s:o}", "version", VERSION, "step", (json_int_t)step,
-                             "seed", (json_int_t)run->seed, "global_batch", (json_int_t)run->global_batch, "ffn_block",
+                   json_pack("{s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o}", "version", VERSION, "step",
+                             (json_int_t)step, "seed", (json_int_t)run->seed, "global_batch",
+                             (json_int_t)run->global_batch, "sequence", (json_int_t)run->model->sequence, "ffn_block",
                              (json_int_t)run->model->ffn_block, "vocab_block", (json_int_t)run->model->vocab_block,
                              "model", ek_hf_config(run->model), "units", describe_units(all))));
     return each_list(folder, NULL);
@@ -185,6 +187,7 @@ static ek_status check_run(const json_t *manifest, const ek_checkpoint_run *run,
     EK_TRY(check_number(manifest, "step", step, "its name's"));
     EK_TRY(check_number(manifest, "seed", run->seed, "this run's (train.seed)"));
     EK_TRY(check_number(manifest, "global_batch", run->global_batch, "this run's (batch.global)"));
+    EK_TRY(check_number(manifest, "sequence", run->model->sequence, "this run's (model.sequence)"));
     ek_status status = ek_hf_check_config(json_object_get(manifest, "model"), run->model);
     return status == EK_OK ? EK_OK : ek_fail_prefix(status, "manifest.json: ");
 }
@@ -209,12 +212,12 @@ static ek_status read_sums(const json_t *manifest, sums *all)
     return EK_OK;
 }
 
-static ek_status check_unit(const sums *all, const ek_checkpoint_files *files, size_t tensor, uint32_t unit,
+static ek_status check_unit(const sums *all, const ek_checkpoint_reader *reader, size_t tensor, uint32_t unit,
                             float *values, size_t elements)
 {
     static const char *const planes[EK_CHECKPOINT_PLANES] = {"weights", "first moments", "second moments"};
     for (uint32_t plane = 0; plane < EK_CHECKPOINT_PLANES; plane++) {
-        EK_TRY(ek_checkpoint_files_read(files, plane, tensor, unit, values));
+        EK_TRY(ek_checkpoint_reader_get(reader, plane, tensor, unit, values));
         if (ek_hash(values, elements * sizeof *values, 0) != all->values[all->first[tensor] + unit][plane])
             return ek_fail(EK_CORRUPT, "the %s of unit %u of %s do not have their checksum", planes[plane], unit,
                            all->tensors[tensor].name);
@@ -222,7 +225,7 @@ static ek_status check_unit(const sums *all, const ek_checkpoint_files *files, s
     return EK_OK;
 }
 
-static ek_status check_units(const sums *all, const ek_checkpoint_files *files)
+static ek_status check_units(const sums *all, const ek_checkpoint_reader *reader)
 {
     for (size_t t = 0; t < all->tensor_count; t++) {
         size_t elements;
@@ -232,7 +235,7 @@ static ek_status check_units(const sums *all, const ek_checkpoint_files *files)
             return ek_fail(EK_NO_MEMORY, "no memory for a unit of %zu elements", elements);
         ek_status status = EK_OK;
         for (uint32_t unit = 0; unit < units && status == EK_OK; unit++)
-            status = check_unit(all, files, t, unit, values, elements);
+            status = check_unit(all, reader, t, unit, values, elements);
         free(values);
         EK_TRY(status);
     }
@@ -262,13 +265,13 @@ static ek_status check_files(const char *folder, const json_t *manifest, const e
     sums all;
     EK_TRY(writers_model(manifest, own, &writers));
     EK_TRY(sums_make(&all, &writers));
-    ek_checkpoint_files *files = NULL;
+    ek_checkpoint_reader *reader = NULL;
     ek_status status = read_sums(manifest, &all);
     if (status == EK_OK)
-        status = ek_checkpoint_files_open(&files, folder, &writers, false);
+        status = ek_checkpoint_reader_open(&reader, folder, &writers, false);
     if (status == EK_OK)
-        status = check_units(&all, files);
-    ek_checkpoint_files_close(files);
+        status = check_units(&all, reader);
+    ek_checkpoint_reader_close(reader);
     sums_free(&all);
     return status;
 }

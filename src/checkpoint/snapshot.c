@@ -13,6 +13,8 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/memory.h"
+#include "checkpoint/writer.h"
+#include "model/tensors.h"
 
 /* Units of a tensor in a row, in the share and in the file. */
 typedef struct run {
@@ -34,42 +36,46 @@ struct ek_snapshot {
 /* --------------------------------------------------------------------------------------- who writes what */
 
 typedef struct writers {
-    const ek_membership *membership;
-    uint32_t rank, replica;
+    const ek_share *share;
     uint32_t active, turn;  /* replicas in use, and the rank's among them */
     uint32_t placed, index; /* ranks with a role, and the rank's among them */
 } writers;
 
-static writers find_writers(const ek_membership *membership, uint32_t rank)
+static writers find_writers(const ek_share *share)
 {
-    writers found = {.membership = membership, .rank = rank};
-    ek_membership_place(membership, rank, &found.replica, NULL);
-    for (uint32_t r = 0; r < ek_membership_job(membership)->replicas; r++) {
-        found.turn += r < found.replica && ek_membership_degree(membership, r);
-        found.active += ek_membership_degree(membership, r) > 0;
+    writers found = {.share = share};
+    uint32_t replica = 0;
+    ek_membership_place(share->membership, share->rank, &replica, NULL);
+    for (uint32_t r = 0; r < ek_membership_job(share->membership)->replicas; r++) {
+        found.turn += r < replica && ek_membership_degree(share->membership, r);
+        found.active += ek_membership_degree(share->membership, r) > 0;
     }
-    for (uint32_t other = 0; other < ek_membership_ranks(membership); other++) {
-        bool placed = ek_membership_place(membership, other, NULL, NULL);
-        found.index += other < rank && placed;
+    for (uint32_t other = 0; other < ek_membership_ranks(share->membership); other++) {
+        bool placed = ek_membership_place(share->membership, other, NULL, NULL);
+        found.index += other < share->rank && placed;
         found.placed += placed;
     }
     return found;
 }
 
-/* Of the units that a role holds at level 0 every replica writes a part in a row. */
-static bool writes_unit(const writers *of, uint32_t group, uint32_t unit)
+/* Whose turn is first: another's with every layer of a kind, so that what does not divide evenly is spread too. */
+static uint32_t first_turn(const ek_share *share, size_t tensor)
 {
-    const ek_job *job = ek_membership_job(of->membership);
-    uint64_t units = job->groups[group].units, in_role = (uint64_t)unit * job->base_degree % units;
-    return in_role * of->active / units == of->turn;
+    uint32_t layer = 0;
+    ek_layer_tensor kind = 0;
+    bool in_layers = ek_model_find_in_layers(share->config, tensor, &layer, &kind);
+    uint32_t step = share->config->experts ? share->config->moe_every : 1; /* layers of a kind follow each other so */
+    return in_layers ? layer / step + (uint32_t)kind : (uint32_t)tensor;
 }
 
-/* A replicated tensor's units are dealt to all ranks in rows. `first` deals the single ones in turn. */
-static bool writes_replicated(const writers *of, size_t tensor, uint32_t unit, uint32_t units)
+static bool writes(const writers *of, size_t tensor, uint32_t unit, uint32_t units)
 {
-    if (units == 1)
-        return tensor % of->placed == of->index;
-    return (uint64_t)unit * of->placed / units == of->index;
+    uint32_t first = first_turn(of->share, tensor), group = of->share->tensors[tensor].group;
+    if (group == EK_REPLICATED) /* every rank holds it: dealt to all, in rows */
+        return ((uint64_t)unit * of->placed / units + first) % of->placed == of->index;
+    /* of the units that a role holds at level 0 every replica writes a part in a row */
+    uint64_t in_role = (uint64_t)unit * ek_membership_job(of->share->membership)->base_degree % units;
+    return (in_role * of->active / units + first) % of->active == of->turn;
 }
 
 static ek_status add_run(ek_snapshot *snapshot, run added)
@@ -93,16 +99,15 @@ static ek_status add_run(ek_snapshot *snapshot, run added)
     return EK_OK;
 }
 
-static ek_status add_tensor(ek_snapshot *snapshot, const writers *of, size_t t, const ek_tensor *tensor,
+static ek_status add_tensor(ek_snapshot *snapshot, const writers *of, size_t t,
                             float **const planes[EK_CHECKPOINT_PLANES])
 {
     size_t elements;
-    uint32_t total = ek_model_tensor_units(&snapshot->config, t, &elements), held = total;
-    bool replicated = tensor->group == EK_REPLICATED;
-    const uint32_t *units = replicated ? NULL : ek_membership_units(of->membership, of->rank, tensor->group, &held);
+    uint32_t total = ek_model_tensor_units(&snapshot->config, t, &elements), held;
+    const uint32_t *units = ek_share_units(of->share, t, &held);
     for (uint32_t i = 0; i < held; i++) {
         uint32_t unit = units ? units[i] : i;
-        if (!(replicated ? writes_replicated(of, t, unit, total) : writes_unit(of, tensor->group, unit)))
+        if (!writes(of, t, unit, total))
             continue;
         run added = {.tensor = t, .elements = elements, .unit = unit, .count = 1};
         for (int plane = 0; plane < EK_CHECKPOINT_PLANES; plane++)
@@ -133,19 +138,17 @@ static ek_status copy_units(ek_snapshot *snapshot)
     return EK_OK;
 }
 
-ek_status ek_snapshot_create(ek_snapshot **out, const ek_membership *membership, uint32_t rank,
-                             const ek_model_config *config, const ek_tensor *tensors, size_t tensor_count,
-                             float **const planes[EK_CHECKPOINT_PLANES])
+ek_status ek_snapshot_create(ek_snapshot **out, const ek_share *share, float **const planes[EK_CHECKPOINT_PLANES])
 {
     ek_snapshot *snapshot = calloc(1, sizeof *snapshot);
     if (!snapshot)
         return ek_fail(EK_NO_MEMORY, "no memory for a checkpoint");
-    snapshot->config = *config;
-    snapshot->rank = rank;
-    writers of = find_writers(membership, rank);
+    snapshot->config = *share->config;
+    snapshot->rank = share->rank;
+    writers of = find_writers(share);
     ek_status status = EK_OK;
-    for (size_t t = 0; t < tensor_count && status == EK_OK; t++)
-        status = add_tensor(snapshot, &of, t, &tensors[t], planes);
+    for (size_t t = 0; t < share->tensor_count && status == EK_OK; t++)
+        status = add_tensor(snapshot, &of, t, planes);
     if (status == EK_OK)
         status = copy_units(snapshot);
     if (status != EK_OK) {
@@ -172,14 +175,14 @@ uint64_t ek_snapshot_bytes(const ek_snapshot *snapshot)
 
 /* ------------------------------------------------------------------------------------------------- writing */
 
-static ek_status write_runs(const ek_snapshot *snapshot, const ek_checkpoint_files *files)
+static ek_status write_runs(const ek_snapshot *snapshot, const ek_checkpoint_writer *writer)
 {
     for (uint32_t plane = 0; plane < EK_CHECKPOINT_PLANES; plane++)
         for (size_t i = 0; i < snapshot->run_count; i++) {
             const run *of = &snapshot->runs[i];
-            EK_TRY(ek_checkpoint_files_write(files, plane, of->tensor, of->unit, of->count, of->values[plane]));
+            EK_TRY(ek_checkpoint_writer_put(writer, plane, of->tensor, of->unit, of->count, of->values[plane]));
         }
-    return ek_checkpoint_files_sync(files);
+    return ek_checkpoint_writer_sync(writer);
 }
 
 static ek_status write_sums(const ek_snapshot *snapshot, FILE *list)
@@ -215,9 +218,9 @@ ek_status ek_snapshot_write(const ek_snapshot *snapshot, const char *folder, uin
 {
     if (mkdir(folder, 0777) != 0 && errno != EEXIST)
         return ek_fail(EK_IO, "%s: cannot be made: %s", folder, strerror(errno));
-    ek_checkpoint_files *files;
-    EK_TRY(ek_checkpoint_files_create(&files, folder, &snapshot->config, step, snapshot->leads));
-    ek_status status = write_runs(snapshot, files);
-    ek_checkpoint_files_close(files);
+    ek_checkpoint_writer *writer;
+    EK_TRY(ek_checkpoint_writer_open(&writer, folder, &snapshot->config, step, snapshot->leads));
+    ek_status status = write_runs(snapshot, writer);
+    ek_checkpoint_writer_close(writer);
     return status == EK_OK ? write_list(snapshot, folder) : status;
 }

@@ -1,17 +1,15 @@
 /* A rank's part of a checkpoint: a copy of the units that it writes, so that training may go on while it writes them.
- * Every unit has one writer: of the ranks that hold it, one of the replica whose turn it is, so that all ranks write
- * about as much. */
+ * Every unit has one writer: of the ranks that hold it, that of the replica whose turn it is. Turns go round from unit
+ * to unit and from layer to layer, so replicas write alike, and within a replica everyone its units' part. */
 #ifndef EK_CHECKPOINT_SNAPSHOT_H
 #define EK_CHECKPOINT_SNAPSHOT_H
 
-#include "checkpoint/files.h"
+#include "checkpoint/planes.h"
 
 typedef struct ek_snapshot ek_snapshot;
 
-/* planes[p][t] is the rank's share of tensor t (ek_model_tensors), its units in the order of the membership. */
-ek_status ek_snapshot_create(ek_snapshot **snapshot, const ek_membership *membership, uint32_t rank,
-                             const ek_model_config *config, const ek_tensor *tensors, size_t tensor_count,
-                             float **const planes[EK_CHECKPOINT_PLANES]);
+/* planes[p][t] is the rank's share of tensor t of plane p. */
+ek_status ek_snapshot_create(ek_snapshot **snapshot, const ek_share *share, float **const planes[EK_CHECKPOINT_PLANES]);
 void ek_snapshot_destroy(ek_snapshot *snapshot);
 uint64_t ek_snapshot_bytes(const ek_snapshot *snapshot);
 

@@ -190,31 +190,90 @@ json_t *ek_hf_config(const ek_model_config *config)
     return json;
 }
 
+/* A number of a config.json; what the tools take where it is absent. NAN: there is none. */
+static double find_number(const json_t *json, const char *key, const ek_model_config *config)
+{
+    const json_t *found = json_object_get(json, key);
+    bool is_moe = config->experts > 0;
+    if (!found && strcmp(key, "rope_theta") == 0)
+        found = json_object_get(json_object_get(json, "rope_parameters"), key);
+    if (json_is_number(found))
+        return json_number_value(found);
+    if (found && !json_is_null(found))
+        return NAN;
+    if (strcmp(key, "num_key_value_heads") == 0)
+        return json_number_value(json_object_get(json, "num_attention_heads"));
+    if (strcmp(key, "head_dim") == 0)
+        return (double)config->hidden / config->heads;
+    if (strcmp(key, "rope_theta") == 0)
+        return is_moe ? 1e6 : 1e4;
+    if (strcmp(key, "rms_norm_eps") == 0)
+        return is_moe ? 1e-5 : 1e-6;
+    if (strcmp(key, "moe_every") == 0)
+        return 1;
+    return strcmp(key, "shared_expert_intermediate_size") == 0 ? 0 : NAN;
+}
+
+static ek_status check_numbers(const json_t *json, const json_t *wanted, const ek_model_config *config)
+{
+    static const char *const keys[] = {"num_hidden_layers",
+                                       "hidden_size",
+                                       "num_attention_heads",
+                                       "num_key_value_heads",
+                                       "head_dim",
+                                       "intermediate_size",
+                                       "vocab_size",
+                                       "rms_norm_eps",
+                                       "rope_theta",
+                                       "num_local_experts",
+                                       "moe_every",
+                                       "num_experts_per_tok",
+                                       "shared_expert_intermediate_size"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const json_t *own = json_object_get(wanted, keys[i]);
+        if (!own)
+            continue;
+        double value = find_number(json, keys[i], config), expected = json_number_value(own);
+        if (isnan(value))
+            return ek_fail(EK_INVALID, "%s is missing; this model's is %g", keys[i], expected);
+        if (!(fabs(value - expected) <= 1e-6 * fabs(expected)))
+            return ek_fail(EK_INVALID, "%s is %g; this model's is %g", keys[i], value, expected);
+    }
+    return EK_OK;
+}
+
+/* What other models of these tensors do besides. */
+static ek_status check_features(const json_t *json)
+{
+    static const char *const off[] = {"attention_bias", "mlp_bias", "rope_scaling", "sliding_window"};
+    for (size_t i = 0; i < sizeof off / sizeof *off; i++) {
+        const json_t *found = json_object_get(json, off[i]);
+        if (found && !json_is_null(found) && !json_is_false(found))
+            return ek_fail(EK_INVALID, "%s is set; this model has none", off[i]);
+    }
+    const char *rope = json_string_value(json_object_get(json_object_get(json, "rope_parameters"), "rope_type"));
+    if (rope && strcmp(rope, "default") != 0)
+        return ek_fail(EK_INVALID, "rope_type is %.40s; this model's is default", rope);
+    const char *activation = json_string_value(json_object_get(json, "hidden_act"));
+    if (activation && strcmp(activation, "silu") != 0)
+        return ek_fail(EK_INVALID, "hidden_act is %.40s; this model's is silu", activation);
+    return EK_OK;
+}
+
 ek_status ek_hf_check_config(const json_t *json, const ek_model_config *config)
 {
+    const char *type = json_string_value(json_object_get(json, "model_type"));
+    const char *own_type = config->experts ? "mixtral" : "llama";
+    if (!type || strcmp(type, own_type) != 0)
+        return ek_fail(EK_INVALID, "model_type is %.40s; this model's is %s", type ? type : "missing", own_type);
+    bool tied = json_is_true(json_object_get(json, "tie_word_embeddings"));
+    if (tied != config->tied_embeddings)
+        return ek_fail(EK_INVALID, "tie_word_embeddings is %s; this model's is not", tied ? "true" : "false");
+    EK_TRY(check_features(json));
     json_t *wanted = ek_hf_config(config);
     if (!wanted)
         return ek_fail(EK_NO_MEMORY, "no memory for the model's configuration");
-    static const char *const numbers[] = {
-        "num_hidden_layers", "hidden_size",       "num_attention_heads", "num_key_value_heads",
-        "vocab_size",        "num_local_experts", "num_experts_per_tok", "intermediate_size",
-        "rms_norm_eps",      "rope_theta",        "moe_every",           "shared_expert_intermediate_size"};
-    ek_status status = EK_OK;
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers && status == EK_OK; i++) {
-        const json_t *found = json_object_get(json, numbers[i]), *own = json_object_get(wanted, numbers[i]);
-        if (!found && strcmp(numbers[i], "num_key_value_heads") == 0)
-            found = json_object_get(json, "num_attention_heads");
-        double value = json_number_value(found), expected = json_number_value(own);
-        bool may_be_absent = i >= 8; /* others' files need not have these */
-        if (own && (found || !may_be_absent) && !(fabs(value - expected) <= 1e-6 * fabs(expected)))
-            status = ek_fail(EK_INVALID, "%s is %g; this model's is %g", numbers[i], value, expected);
-        else if (!own && found)
-            status = ek_fail(EK_INVALID, "%s is %g; this model has none", numbers[i], value);
-    }
-    const json_t *tied = json_object_get(json, "tie_word_embeddings");
-    if (status == EK_OK && tied && json_is_true(tied) != config->tied_embeddings)
-        status = ek_fail(EK_INVALID, "tie_word_embeddings is %s; this model's is not",
-                         json_is_true(tied) ? "true" : "false");
+    ek_status status = check_numbers(json, wanted, config);
     json_decref(wanted);
     return status;
 }

@@ -25,6 +25,9 @@ ek_status ek_output_check(const char *option, const char *path, const char *cons
 static bool go_to_end(ek_metrics *metrics)
 {
     char last;
+    struct stat information;
+    if (fstat(metrics->file, &information) == 0 && !S_ISREG(information.st_mode)) /* a pipe, a terminal */
+        return true;
     off_t end = lseek(metrics->file, 0, SEEK_END);
     while (end > 0 && (pread(metrics->file, &last, 1, end - 1) != 1 || last != '\n'))
         end--;
@@ -39,7 +42,7 @@ ek_status ek_metrics_open(ek_metrics *metrics, const char *path, bool append, co
     if (!path)
         return EK_OK;
     EK_TRY(ek_output_check("--metrics", path, inputs, input_count));
-    metrics->file = open(path, O_RDWR | O_CREAT | (append ? 0 : O_TRUNC) | O_CLOEXEC, 0666);
+    metrics->file = open(path, (append ? O_RDWR : O_WRONLY | O_TRUNC) | O_CREAT | O_CLOEXEC, 0666);
     if (metrics->file < 0 || (append && !go_to_end(metrics)))
         return ek_fail(EK_IO, "--metrics %s: %s; name a file that can be written", path, strerror(errno));
     return EK_OK;

@@ -502,18 +502,35 @@ ek_status ek_monitor_survivors(const ek_monitor *monitor, const ek_membership *s
     return status;
 }
 
+/* No rank runs any more: nothing that is gathered will become more. */
+static ek_status close_all(ek_monitor *monitor)
+{
+    EK_TRY(close_step(monitor));
+    EK_TRY(close_recovery(monitor));
+    if (!monitor->saves)
+        return EK_OK;
+    ek_save outcome;
+    ek_saves_end(monitor->saves, &outcome);
+    return tell_save(monitor, &outcome);
+}
+
 ek_status ek_monitor_resume(ek_monitor *monitor)
 {
     const ek_run *run = monitor->run;
     char text[64];
     ek_membership *membership;
-    EK_TRY(close_step(monitor));
-    EK_TRY(close_recovery(monitor));
+    EK_TRY(close_all(monitor));
     EK_TRY(ek_membership_lose(run->membership, NULL, 0, &membership));
     ek_membership_destroy(monitor->membership);
     monitor->membership = membership;
     memset(monitor->pending, 0, ek_membership_ranks(membership) * sizeof *monitor->pending);
     monitor->first_noticed = 0.0;
+    if (monitor->last_step >
+        run->resumed_step) { /* what is lost again was no use; nobody knows how long just these took */
+        double kept = 1.0 - (double)(monitor->last_step - run->resumed_step) / (double)monitor->committed_steps;
+        monitor->committed_steps -= monitor->last_step - run->resumed_step;
+        monitor->committed_seconds *= kept;
+    }
     monitor->last_step = run->resumed_step;
     snprintf(text, sizeof text, "goes on from the checkpoint of step %" PRIu64, run->resumed_step);
     return ek_journal_tell(&monitor->journal, row_now(monitor, run->resumed_step + 1, text),
@@ -548,7 +565,7 @@ ek_status ek_monitor_create(ek_monitor **out, const ek_run *run, ek_limits *limi
                             !monitor->injected || !monitor->struck || !monitor->replicas || !monitor->replica_bytes))
         status = ek_fail(EK_NO_MEMORY, "out of memory for metrics");
     if (status == EK_OK)
-        status = ek_saves_create(&monitor->saves, run->config);
+        status = ek_saves_create(&monitor->saves, run->checkpoints, run->config->checkpoint.keep);
     if (status == EK_OK)
         status = ek_phases_create(
             &monitor->phases,
@@ -621,14 +638,7 @@ ek_status ek_monitor_finish(ek_monitor *monitor, ek_status status)
     char reason[EK_ERROR_BYTES];
     snprintf(reason, sizeof reason, "%s", ek_error());
     explain(monitor, status, reason, sizeof reason);
-    ek_status written = close_step(monitor);
-    if (written == EK_OK)
-        written = close_recovery(monitor);
-    if (written == EK_OK && monitor->saves) {
-        ek_save outcome;
-        ek_saves_end(monitor->saves, &outcome);
-        written = tell_save(monitor, &outcome);
-    }
+    ek_status written = close_all(monitor);
     double wall = ek_wall_seconds() - monitor->journal.launched;
     double goodput = wall > 0.0 ? monitor->committed_seconds / wall : 0.0;
     json_t *line = json_pack("{s:s, s:s, s:I, s:f, s:f}", "event", "end", "status", status == EK_OK ? "done" : "failed",

@@ -61,10 +61,10 @@ typedef struct ek_healed_record {
 typedef struct ek_saved_record {
     ek_record_kind kind;
     uint64_t step;
-    uint32_t writers;              /* ranks that write it */
-    uint64_t bytes;                /* of this rank */
-    double began, copied, written; /* monotonic seconds: training stood still until `copied` */
-    char trouble[EK_ERROR_BYTES];  /* "": it has */
+    uint8_t writers[EK_RANKS_MOST / 8]; /* a bit for each rank that writes a part */
+    uint64_t bytes;                     /* of this rank */
+    double began, went_on;              /* monotonic seconds: training stood still in between */
+    char trouble[EK_ERROR_BYTES];       /* "": it has */
 } ek_saved_record;
 
 typedef union ek_record {

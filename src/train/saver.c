@@ -44,17 +44,25 @@ static void *write_snapshot(void *user)
     ek_saver *saver = user;
     if (ek_snapshot_write(saver->snapshot, saver->folder, saver->record.step) != EK_OK)
         note_trouble(saver);
-    saver->record.written = ek_wall_seconds();
     atomic_store(&saver->written, true);
     return NULL;
 }
 
-static uint32_t count_writers(const ek_membership *membership)
+/* In a thread of its own; where there can be none, here and now. */
+static void start_writing(ek_saver *saver)
 {
-    uint32_t writers = 0;
-    for (uint32_t rank = 0; rank < ek_membership_ranks(membership); rank++)
-        writers += ek_membership_place(membership, rank, NULL, NULL);
-    return writers;
+    saver->is_thread = pthread_create(&saver->thread, NULL, write_snapshot, saver) == 0;
+    if (!saver->is_thread)
+        write_snapshot(saver);
+}
+
+/* A rank that waits is not stuck. */
+static void wait_until_written(const ek_saver *saver, uint64_t note)
+{
+    while (!atomic_load(&saver->written)) {
+        nanosleep(&(struct timespec){.tv_nsec = WAIT_NANOSECONDS}, NULL);
+        ek_beat(saver->engine, note);
+    }
 }
 
 ek_status ek_saver_begin(ek_saver *saver, const ek_membership *membership, const ek_store *store, uint64_t step,
@@ -63,25 +71,24 @@ ek_status ek_saver_begin(ek_saver *saver, const ek_membership *membership, const
     const ek_run *run = saver->run;
     double began = ek_wall_seconds();
     EK_TRY(ek_saver_tell(saver, true, note));
-    saver->record =
-        (ek_saved_record){.kind = EK_RECORD_SAVED, .step = step, .writers = count_writers(membership), .began = began};
+    saver->record = (ek_saved_record){.kind = EK_RECORD_SAVED, .step = step, .began = began};
+    for (uint32_t rank = 0; rank < ek_membership_ranks(membership); rank++)
+        if (ek_membership_place(membership, rank, NULL, NULL))
+            saver->record.writers[rank / 8] |= (uint8_t)(1u << rank % 8);
     ek_checkpoint_partial(run->config->checkpoint.dir, step, saver->folder);
+    ek_share share = {membership, ek_engine_rank(saver->engine), &run->config->model, run->tensors, run->tensor_count};
     atomic_store(&saver->written, false);
     saver->busy = true;
-    if (ek_snapshot_create(&saver->snapshot, membership, ek_engine_rank(saver->engine), &run->config->model,
-                           run->tensors, run->tensor_count, store->planes) != EK_OK) {
+    if (ek_snapshot_create(&saver->snapshot, &share, store->planes) == EK_OK) {
+        saver->record.bytes = ek_snapshot_bytes(saver->snapshot);
+        start_writing(saver);
+    } else {
         note_trouble(saver);
         atomic_store(&saver->written, true);
-        return EK_OK;
     }
-    saver->record.bytes = ek_snapshot_bytes(saver->snapshot);
-    saver->record.copied = ek_wall_seconds();
-    saver->is_thread =
-        run->config->checkpoint.async && pthread_create(&saver->thread, NULL, write_snapshot, saver) == 0;
-    if (saver->is_thread)
-        return EK_OK;
-    write_snapshot(saver);
-    saver->record.copied = saver->record.written;
+    if (!run->config->checkpoint.async)
+        wait_until_written(saver, note);
+    saver->record.went_on = ek_wall_seconds();
     return EK_OK;
 }
 
@@ -99,10 +106,8 @@ ek_status ek_saver_tell(ek_saver *saver, bool wait, uint64_t note)
 {
     if (!saver->busy)
         return EK_OK;
-    while (wait && !atomic_load(&saver->written)) {
-        nanosleep(&(struct timespec){.tv_nsec = WAIT_NANOSECONDS}, NULL);
-        ek_beat(saver->engine, note);
-    }
+    if (wait)
+        wait_until_written(saver, note);
     if (!atomic_load(&saver->written))
         return EK_OK;
     finish(saver);

@@ -1,5 +1,5 @@
 /* A rank's side of checkpoints: it copies what it has to write of its state after a step and writes it, in a thread of
- * its own if checkpoint.async is set, while training goes on; then it tells the launching process. One at a time: the
+ * its own, while training goes on if checkpoint.async is set; then it tells the launching process. One at a time: the
  * next waits until the one before it is written. */
 #ifndef EK_TRAIN_SAVER_H
 #define EK_TRAIN_SAVER_H

@@ -10,41 +10,31 @@
 #include "train/clock.h"
 
 struct ek_saves {
-    ek_checkpoint_dir *dir;
+    const ek_checkpoint_dir *dir;
     uint32_t keep;
-    uint64_t last_step; /* that something was heard of */
-    uint64_t step;      /* that is being gathered; 0: none */
-    uint32_t parts;
-    bool written[EK_RANKS_MOST];
+    uint64_t last_step;                 /* that something was heard of */
+    uint64_t step;                      /* that is being gathered; 0: none */
+    uint8_t missing[EK_RANKS_MOST / 8]; /* a bit for each rank that has yet to write its part */
     ek_save save;
     double began;
 };
 
-ek_status ek_saves_create(ek_saves **out, const ek_config *config)
+ek_status ek_saves_create(ek_saves **out, const ek_checkpoint_dir *dir, uint32_t keep)
 {
     *out = NULL;
-    if (!config->checkpoint.dir)
+    if (!dir)
         return EK_OK;
     ek_saves *saves = calloc(1, sizeof *saves);
     if (!saves)
         return ek_fail(EK_NO_MEMORY, "no memory for checkpoints");
-    saves->keep = config->checkpoint.keep;
-    ek_status status =
-        ek_checkpoint_dir_open(&saves->dir, config->checkpoint.dir,
-                               &(ek_checkpoint_run){&config->model, config->train.seed, config->batch.global});
-    if (status != EK_OK) {
-        free(saves);
-        return status;
-    }
+    saves->dir = dir;
+    saves->keep = keep;
     *out = saves;
     return EK_OK;
 }
 
 void ek_saves_destroy(ek_saves *saves)
 {
-    if (!saves)
-        return;
-    ek_checkpoint_dir_close(saves->dir);
     free(saves);
 }
 
@@ -77,8 +67,7 @@ void ek_saves_report(ek_saves *saves, uint32_t rank, const ek_saved_record *reco
         saves->last_step = saves->step = record->step;
         saves->save = (ek_save){.step = record->step};
         saves->began = record->began;
-        saves->parts = 0;
-        memset(saves->written, 0, sizeof saves->written);
+        memcpy(saves->missing, record->writers, sizeof saves->missing);
     }
     if (record->step != saves->step) /* of one that was given up */
         return;
@@ -86,18 +75,19 @@ void ek_saves_report(ek_saves *saves, uint32_t rank, const ek_saved_record *reco
         give_up(saves, record->trouble, outcome);
         return;
     }
-    saves->written[rank] = true;
+    saves->missing[rank / 8] &= (uint8_t) ~(1u << rank % 8);
     saves->save.bytes += record->bytes;
-    saves->save.stood_seconds = fmax(saves->save.stood_seconds, record->copied - record->began);
+    saves->save.stood_seconds = fmax(saves->save.stood_seconds, record->went_on - record->began);
     saves->began = fmin(saves->began, record->began);
-    if (++saves->parts == record->writers)
+    static const uint8_t none[sizeof saves->missing];
+    if (memcmp(saves->missing, none, sizeof none) == 0)
         complete(saves, outcome);
 }
 
 void ek_saves_lost(ek_saves *saves, uint32_t rank, ek_save *outcome)
 {
     *outcome = (ek_save){0};
-    if (saves->step && !saves->written[rank])
+    if (saves->step && saves->missing[rank / 8] >> rank % 8 & 1)
         give_up(saves, "a rank was lost before it had written its part", outcome);
 }
 
@@ -106,4 +96,6 @@ void ek_saves_end(ek_saves *saves, ek_save *outcome)
     *outcome = (ek_save){0};
     if (saves->step)
         give_up(saves, "the run ended before it was complete", outcome);
+    saves->last_step = 0;
+    ek_checkpoint_dir_clean(saves->dir); /* what is left then is removed when the next run begins */
 }

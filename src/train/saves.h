@@ -8,8 +8,8 @@
 
 typedef struct ek_saves ek_saves;
 
-/* Opens checkpoint.dir; *saves is NULL without one. */
-ek_status ek_saves_create(ek_saves **saves, const ek_config *config);
+/* `dir` is the caller's; *saves is NULL without one. keep: checkpoint.keep. */
+ek_status ek_saves_create(ek_saves **saves, const ek_checkpoint_dir *dir, uint32_t keep);
 void ek_saves_destroy(ek_saves *saves);
 
 /* What has become of a checkpoint. */
@@ -25,7 +25,7 @@ typedef struct ek_save {
 void ek_saves_report(ek_saves *saves, uint32_t rank, const ek_saved_record *record, ek_save *outcome);
 /* A rank was lost. */
 void ek_saves_lost(ek_saves *saves, uint32_t rank, ek_save *outcome);
-/* The run is over. */
+/* No rank runs any more: the run is over, or begins again from an earlier step. */
 void ek_saves_end(ek_saves *saves, ek_save *outcome);
 
 #endif

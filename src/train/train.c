@@ -121,17 +121,43 @@ static void warn(void *user, const char *line)
     fprintf(stderr, "evenkeel: a checkpoint is passed over: %s\n", line);
 }
 
-/* The last complete checkpoint, as what the run goes on from; resumed_step is 0 if there is none. */
-static ek_status find_checkpoint(ek_run *run)
+/* The last complete checkpoint up to a step, as what the run goes on from; resumed_step is 0 if there is none. */
+static ek_status find_checkpoint(ek_run *run, uint64_t most)
+{
+    return ek_checkpoint_find(run->checkpoints, most, &run->resumed_step, run->resumed_path, warn, NULL);
+}
+
+/* A run that begins must not be mixed up with what an earlier one has left. */
+static ek_status check_fresh(const ek_run *run)
+{
+    uint64_t newest;
+    EK_TRY(ek_checkpoint_newest(run->checkpoints, &newest));
+    if (!newest)
+        return EK_OK;
+    return ek_fail(EK_INVALID,
+                   "%s: a run has left checkpoints there, up to step %" PRIu64
+                   "; --resume goes on from them, or name another folder",
+                   run->config->checkpoint.dir, newest);
+}
+
+static ek_status resume(ek_run *run)
 {
     const ek_config *config = run->config;
-    EK_TRY(ek_checkpoint_find(config->checkpoint.dir,
-                              &(ek_checkpoint_run){&config->model, config->train.seed, config->batch.global},
-                              &run->resumed_step, run->resumed_path, warn, NULL));
+    EK_TRY(find_checkpoint(run, UINT64_MAX));
     if (run->resumed_step > config->train.steps)
         return ek_fail(EK_INVALID, "--resume: the last checkpoint is of step %" PRIu64 "; train.steps is %" PRIu64,
                        run->resumed_step, config->train.steps);
     return EK_OK;
+}
+
+static ek_status open_checkpoints(ek_run *run)
+{
+    const ek_config *config = run->config;
+    ek_checkpoint_run alike = {&config->model, config->train.seed, config->batch.global};
+    ek_status status = ek_checkpoint_dir_open(&run->checkpoints, config->checkpoint.dir, &alike);
+    if (status == EK_OK)
+        status = run->options->resume ? resume(run) : check_fresh(run);
+    return status == EK_OK ? EK_OK : ek_fail_prefix(status, "checkpoint.dir: ");
 }
 
 static ek_status prepare_checkpoints(ek_run *run)
@@ -142,28 +168,31 @@ static ek_status prepare_checkpoints(ek_run *run)
         run->wishes = NULL;
         return ek_fail(EK_NO_MEMORY, "out of memory for what the ranks are asked");
     }
-    if (config->checkpoint.weights)
-        EK_TRY(ek_checkpoint_check_weights(config->checkpoint.weights, &config->model));
-    return run->options->resume ? find_checkpoint(run) : EK_OK;
+    if (config->checkpoint.dir)
+        EK_TRY(open_checkpoints(run));
+    if (config->checkpoint.weights && !run->resumed_step &&
+        ek_checkpoint_check_weights(config->checkpoint.weights, &config->model) != EK_OK)
+        return ek_fail_prefix(EK_INVALID, "checkpoint.weights: ");
+    return EK_OK;
 }
 
-/* After the loss of what nobody holds any more: the ranks that are left go on from the last checkpoint of this run, or
- * from what it went on from. */
-static ek_status go_back(ek_run *run, const ek_membership *start)
+/* After the loss of what nobody holds any more: the ranks that are left go on from the last checkpoint, of this run or
+ * that it went on from. Without one the loss stays: *status. */
+static ek_status go_back(ek_run *run, const ek_membership *start, ek_status *status)
 {
-    ek_membership *survivors;
     char lost_unit[EK_ERROR_BYTES];
     snprintf(lost_unit, sizeof lost_unit, "%s", ek_error());
-    uint64_t before = run->resumed_step;
-    if (!run->config->checkpoint.dir || (!ek_monitor_saved_step(run->monitor) && !before))
+    if (run->checkpoints)
+        EK_TRY(find_checkpoint(run, ek_monitor_last_step(run->monitor)));
+    if (!run->checkpoints || !run->resumed_step)
         return ek_fail(EK_UNIT_LOST, "%s", lost_unit);
+    ek_membership *survivors;
     EK_TRY(ek_monitor_survivors(run->monitor, start, &survivors));
     ek_membership_destroy(run->membership);
     run->membership = survivors;
-    EK_TRY(find_checkpoint(run));
-    if (!run->resumed_step)
-        return ek_fail(EK_UNIT_LOST, "%s", lost_unit);
-    return ek_monitor_resume(run->monitor);
+    EK_TRY(ek_monitor_resume(run->monitor));
+    *status = launch(run);
+    return EK_OK;
 }
 
 /* Launches the ranks, again from a checkpoint as often as need be. */
@@ -171,12 +200,11 @@ static ek_status launch_and_go_back(ek_run *run)
 {
     ek_membership *start;
     EK_TRY(ek_membership_lose(run->membership, NULL, 0, &start));
-    ek_status status = launch(run);
-    while (status == EK_UNIT_LOST) {
-        status = go_back(run, start);
-        if (status == EK_OK)
-            status = launch(run);
-    }
+    ek_status status = launch(run), went_back = EK_OK;
+    while (status == EK_UNIT_LOST && went_back == EK_OK)
+        went_back = go_back(run, start, &status);
+    if (went_back != EK_OK)
+        status = went_back;
     ek_membership_destroy(start);
     uint64_t last = ek_monitor_last_step(run->monitor);
     if (status == EK_OK && run->wishes && atomic_load(&run->wishes->stop) && last < run->config->train.steps)
@@ -218,6 +246,7 @@ ek_status ek_train(const ek_train_options *options)
     ek_membership_destroy(run.membership);
     ek_free(run.tensors);
     ek_routes_file_close(run.routes);
+    ek_checkpoint_dir_close(run.checkpoints);
     if (run.wishes)
         munmap(run.wishes, sizeof *run.wishes);
     ek_data_close(data);

@@ -427,7 +427,7 @@ static ek_status save(ek_worker *worker, bool wished, bool stop)
         return EK_OK;
     uint64_t note = ek_note(worker->committed, EK_PHASE_OPTIMIZER);
     worker->stopping = stop;
-    if (wished && worker->rank == 0)
+    if (wished) /* every rank, since any may be lost; all have read it for this step, none for the next one */
         atomic_store(&worker->run->wishes->save, false);
     bool last = worker->committed == config->train.steps || stop;
     bool due = config->checkpoint.every && worker->committed % config->checkpoint.every == 0;
@@ -622,6 +622,11 @@ static ek_status recover(ek_worker *worker)
 
 /* -------------------------------------------------------------------------------------------------- main */
 
+static void beat_loading(void *worker)
+{
+    beat(worker, EK_PHASE_FORWARD);
+}
+
 /* The state to start from: a checkpoint, weights of elsewhere, or the seed. */
 static ek_status fill_store(ek_worker *worker)
 {
@@ -631,12 +636,12 @@ static ek_status fill_store(ek_worker *worker)
     EK_TRY(ek_store_create(store, worker->rank, worker->membership, run->tensors, run->tensor_count));
     if (!store->memory) /* a spare */
         return EK_OK;
+    ek_share share = {worker->membership, worker->rank, &config->model, run->tensors, run->tensor_count};
     if (run->resumed_step)
-        return ek_checkpoint_load(run->resumed_path, worker->membership, worker->rank, &config->model, run->tensors,
-                                  run->tensor_count, store->planes);
+        return ek_checkpoint_load(run->resumed_path, &share, store->planes, beat_loading, worker);
     if (config->checkpoint.weights)
-        return ek_checkpoint_load_weights(config->checkpoint.weights, worker->membership, worker->rank, &config->model,
-                                          run->tensors, run->tensor_count, store->planes[EK_PLANE_WEIGHTS]);
+        return ek_checkpoint_load_weights(config->checkpoint.weights, &share, store->planes[EK_PLANE_WEIGHTS],
+                                          beat_loading, worker);
     ek_store_init(store, worker->engine, ek_note(current_step(worker), EK_PHASE_FORWARD), worker->membership,
                   &config->model, config->train.seed, run->tensors, run->tensor_count);
     return EK_OK;
@@ -656,7 +661,7 @@ static ek_status begin(ek_worker *worker)
     if (!worker->busy)
         return ek_fail(EK_NO_MEMORY, "out of memory for busy times");
     worker->committed = run->resumed_step;
-    if (config->checkpoint.dir)
+    if (run->checkpoints)
         EK_TRY(ek_saver_create(&worker->saver, run, worker->engine));
     if (ek_pace_wanted(config))
         EK_TRY(ek_pace_create(&worker->pace, config, ek_membership_job(run->membership), run->default_watts,

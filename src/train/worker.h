@@ -28,7 +28,8 @@ typedef struct ek_run {
     double default_watts;      /* of a device */
     bool may_raise;            /* power limits can be set */
     ek_wishes *wishes;
-    uint64_t resumed_step; /* 0: from the start */
+    ek_checkpoint_dir *checkpoints; /* NULL: none are made */
+    uint64_t resumed_step;          /* 0: from the start */
     char resumed_path[EK_CHECKPOINT_PATH_BYTES];
     struct ek_monitor *monitor; /* the launching process' */
 } ek_run;
