@@ -247,10 +247,9 @@ static ek_status gather_step(ek_monitor *monitor, uint32_t rank, const ek_step_r
 
 /* ------------------------------------------------------------------------------------------- checkpoints */
 
-static ek_status tell_save(ek_monitor *monitor, const ek_save *save)
+static ek_status tell_save(void *user, const ek_save *save)
 {
-    if (!save->step)
-        return EK_OK;
+    ek_monitor *monitor = user;
     char text[EK_ERROR_BYTES + 64];
     json_t *event =
         ek_journal_event(&monitor->journal, save->complete ? "checkpoint" : "checkpoint_failed", save->step, EK_NONE);
@@ -267,13 +266,6 @@ static ek_status tell_save(ek_monitor *monitor, const ek_save *save)
         json_object_set_new(event, "reason", json_string(save->trouble));
     }
     return ek_journal_tell(&monitor->journal, row_now(monitor, save->step, text), event);
-}
-
-static ek_status gather_save(ek_monitor *monitor, uint32_t rank, const ek_saved_record *record)
-{
-    ek_save outcome;
-    ek_saves_report(monitor->saves, rank, record, &outcome);
-    return tell_save(monitor, &outcome);
 }
 
 /* ---------------------------------------------------------------------------------- failures, recoveries */
@@ -316,11 +308,7 @@ ek_status ek_monitor_lost(void *user, const ek_loss *loss)
     EK_TRY(ek_journal_tell(&monitor->journal, row, event));
     if (ek_limits_reset(monitor->limits, loss->rank) != EK_OK)
         complain(monitor, ek_error());
-    if (!monitor->saves)
-        return EK_OK;
-    ek_save outcome;
-    ek_saves_lost(monitor->saves, loss->rank, &outcome);
-    return tell_save(monitor, &outcome);
+    return ek_saves_lost(monitor->saves, loss->rank);
 }
 
 /* One event for each replica whose degree the recovery changed. */
@@ -453,7 +441,7 @@ ek_status ek_monitor_report(void *user, uint32_t rank, const void *data, size_t 
     if (record.kind == EK_RECORD_HEALED)
         return write_healed(monitor, rank, &record.healed);
     if (record.kind == EK_RECORD_SAVED)
-        return gather_save(monitor, rank, &record.saved);
+        return ek_saves_report(monitor->saves, rank, &record.saved);
     if (record.step.step <= monitor->last_step) /* closed early, since a rank that reported it was lost meanwhile */
         return EK_OK;
     if (!monitor->gathering_step || monitor->step.step != record.step.step) {
@@ -507,11 +495,7 @@ static ek_status close_all(ek_monitor *monitor)
 {
     EK_TRY(close_step(monitor));
     EK_TRY(close_recovery(monitor));
-    if (!monitor->saves)
-        return EK_OK;
-    ek_save outcome;
-    ek_saves_end(monitor->saves, &outcome);
-    return tell_save(monitor, &outcome);
+    return ek_saves_end(monitor->saves);
 }
 
 ek_status ek_monitor_resume(ek_monitor *monitor)
@@ -565,7 +549,7 @@ ek_status ek_monitor_create(ek_monitor **out, const ek_run *run, ek_limits *limi
                             !monitor->injected || !monitor->struck || !monitor->replicas || !monitor->replica_bytes))
         status = ek_fail(EK_NO_MEMORY, "out of memory for metrics");
     if (status == EK_OK)
-        status = ek_saves_create(&monitor->saves, run->checkpoints, run->config->checkpoint.keep);
+        status = ek_saves_create(&monitor->saves, run->checkpoints, run->config->checkpoint.keep, tell_save, monitor);
     if (status == EK_OK)
         status = ek_phases_create(
             &monitor->phases,

@@ -8,24 +8,28 @@
 
 typedef struct ek_saves ek_saves;
 
-/* `dir` is the caller's; *saves is NULL without one. keep: checkpoint.keep. */
-ek_status ek_saves_create(ek_saves **saves, const ek_checkpoint_dir *dir, uint32_t keep);
-void ek_saves_destroy(ek_saves *saves);
-
 /* What has become of a checkpoint. */
 typedef struct ek_save {
-    uint64_t step; /* 0: nothing yet */
+    uint64_t step;
     bool complete;
     uint64_t bytes;
     double stood_seconds, seconds; /* how long the slowest rank stood still for it; from the first to the end */
-    char trouble[EK_ERROR_BYTES];  /* of one that is given up */
+    const char *trouble;           /* of one that is given up */
 } ek_save;
 
+/* Told of each; its status is passed on to who called. */
+typedef ek_status (*ek_saves_tell)(void *user, const ek_save *save);
+
+/* `dir` is the caller's; *saves is NULL without one, and every function below does nothing. keep: checkpoint.keep. */
+ek_status ek_saves_create(ek_saves **saves, const ek_checkpoint_dir *dir, uint32_t keep, ek_saves_tell tell,
+                          void *user);
+void ek_saves_destroy(ek_saves *saves);
+
 /* A rank has written its part, or could not. */
-void ek_saves_report(ek_saves *saves, uint32_t rank, const ek_saved_record *record, ek_save *outcome);
+ek_status ek_saves_report(ek_saves *saves, uint32_t rank, const ek_saved_record *record);
 /* A rank was lost. */
-void ek_saves_lost(ek_saves *saves, uint32_t rank, ek_save *outcome);
+ek_status ek_saves_lost(ek_saves *saves, uint32_t rank);
 /* No rank runs any more: the run is over, or begins again from an earlier step. */
-void ek_saves_end(ek_saves *saves, ek_save *outcome);
+ek_status ek_saves_end(ek_saves *saves);
 
 #endif
