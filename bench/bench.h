@@ -23,4 +23,7 @@ ek_status ek_bench_return(void);
 /* What a reduced peer costs a healthy replica: compute-thread CPU time per step of TP2 beside TP1 and beside TP2. */
 ek_status ek_bench_overhead(void);
 
+/* How fast a checkpoint is written in the working directory, against how fast the disk there takes as many bytes. */
+ek_status ek_bench_checkpoint(void);
+
 #endif

@@ -15,11 +15,13 @@ static const struct {
 } benchmarks[] = {{"speed", ek_bench_speed},
                   {"recovery", ek_bench_recovery},
                   {"return", ek_bench_return},
-                  {"overhead", ek_bench_overhead}};
+                  {"overhead", ek_bench_overhead},
+                  {"checkpoint", ek_bench_checkpoint}};
 #define BENCHMARK_COUNT (sizeof benchmarks / sizeof *benchmarks)
 
 static const struct argp_option options[] = {
-    {"only", KEY_ONLY, "NAME", 0, "Run that one alone: speed, recovery, return or overhead; may be repeated", 0},
+    {"only", KEY_ONLY, "NAME", 0,
+     "Run that one alone: speed, recovery, return, overhead or checkpoint; may be repeated", 0},
     {0},
 };
 
