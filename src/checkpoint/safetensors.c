@@ -29,35 +29,34 @@ static uint64_t data_bytes(const ek_safetensor *tensor)
 
 static json_t *describe(const ek_safetensor *tensor, uint64_t first)
 {
+    uint64_t end = first + data_bytes(tensor);
     json_t *shape = tensor->rows ? json_pack("[I, I]", (json_int_t)tensor->rows, (json_int_t)tensor->columns)
                                  : json_pack("[I]", (json_int_t)tensor->columns);
     return json_pack("{s:s, s:o, s:[I, I]}", "dtype", dtypes[tensor->dtype].name, "shape", shape, "data_offsets",
-                     (json_int_t)first, (json_int_t)(first + data_bytes(tensor)));
+                     (json_int_t)first, (json_int_t)end);
 }
 
-ek_status ek_safetensors_header(ek_safetensor *tensors, size_t count, const char *key, const char *text_of_key,
-                                void **header, size_t *bytes, uint64_t *file_bytes)
+ek_status ek_safetensors_header(ek_safetensor *tensors, size_t count, const char *key, const char *text, void **header,
+                                size_t *bytes, uint64_t *file_bytes)
 {
-    json_t *json = json_pack("{s:{s:s, s:s}}", "__metadata__", "format", "pt", key, text_of_key);
+    json_t *json = json_pack("{s:{s:s, s:s}}", "__metadata__", "format", "pt", key, text);
     uint64_t next = 0;
     for (size_t i = 0; json && i < count; i++) {
         json_object_set_new(json, tensors[i].name, describe(&tensors[i], next));
         next += data_bytes(&tensors[i]);
     }
-    char *text = json ? json_dumps(json, JSON_COMPACT) : NULL;
-    json_decref(json);
-    size_t length = text ? strlen(text) : 0;
+    size_t length = json ? json_dumpb(json, NULL, 0, JSON_COMPACT) : 0;
     size_t padded = (8 + length + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-    unsigned char *made = text ? malloc(padded) : NULL;
+    unsigned char *made = length ? malloc(padded) : NULL;
     if (!made) {
-        free(text);
+        json_decref(json);
         return ek_fail(EK_NO_MEMORY, "no memory for the header of a checkpoint");
     }
+    json_dumpb(json, (char *)made + 8, length, JSON_COMPACT);
+    json_decref(json);
     for (int i = 0; i < 8; i++)
         made[i] = (unsigned char)((uint64_t)(padded - 8) >> 8 * i);
-    memcpy(made + 8, text, length);
     memset(made + 8 + length, ' ', padded - 8 - length);
-    free(text);
     next = padded;
     for (size_t i = 0; i < count; i++) {
         tensors[i].offset = next;

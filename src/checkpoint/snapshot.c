@@ -1,6 +1,7 @@
 /* Which units a rank writes, their copy, and the writing. */
 #include "checkpoint/snapshot.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -55,6 +56,7 @@ static writers find_writers(const ek_share *share)
         found.index += other < share->rank && placed;
         found.placed += placed;
     }
+    assert(found.active && found.placed); /* the rank has a role */
     return found;
 }
 
@@ -87,7 +89,7 @@ static ek_status add_run(ek_snapshot *snapshot, run added)
         last->count++;
         return EK_OK;
     }
-    if (snapshot->run_count == snapshot->run_capacity) {
+    if (!snapshot->runs || snapshot->run_count == snapshot->run_capacity) {
         size_t capacity = snapshot->run_capacity ? 2 * snapshot->run_capacity : 64;
         run *runs = realloc(snapshot->runs, capacity * sizeof *runs);
         if (!runs)

@@ -21,12 +21,14 @@ static void put(const void *bytes, size_t count)
 /* A file with this header and so many bytes of data. */
 static void put_header(const char *header, size_t data_bytes)
 {
-    unsigned char bytes[2048] = {0};
-    size_t length = strlen(header);
-    bytes[0] = (unsigned char)length;
-    bytes[1] = (unsigned char)(length >> 8);
-    memcpy(bytes + 8, header, length);
-    put(bytes, 8 + length + data_bytes);
+    const unsigned char length[8] = {(unsigned char)strlen(header), (unsigned char)(strlen(header) >> 8)};
+    FILE *file = fopen(file_name, "w");
+    assert_non_null(file);
+    fwrite(length, 1, sizeof length, file);
+    fputs(header, file);
+    for (size_t i = 0; i < data_bytes; i++)
+        fputc(0, file);
+    assert_int_equal(fclose(file), 0);
 }
 
 static void assert_refused(const char *part_of_text)
