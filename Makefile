@@ -16,9 +16,9 @@ demo: build
 test: build
 	ctest --test-dir $(BUILD) --output-on-failure -j2
 
-# The soak test of `test` with ten times as many failures.
+# The soak test of `test` with ten times as many failures, and the whole job killed five times as often.
 chaos: build
-	EK_SOAK_FAILURES=2000 ctest --test-dir $(BUILD) --output-on-failure -V -R '^soak$$'
+	EK_SOAK_FAILURES=2000 EK_SOAK_KILLS=50 ctest --test-dir $(BUILD) --output-on-failure -V -R '^(soak|resume)$$'
 
 bench: build
 	bench/run

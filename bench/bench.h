@@ -32,4 +32,7 @@ ek_status ek_bench_dispatch(void);
 /* Sampled scenarios of the simulator by the second of a core. bench/run holds them against numpy. */
 ek_status ek_bench_sim(void);
 
+/* How fast a checkpoint is written in the working directory, against how fast the disk there takes as many bytes. */
+ek_status ek_bench_checkpoint(void);
+
 #endif

@@ -351,12 +351,16 @@ typedef struct ek_launch_options {
     size_t heap_bytes; /* engine memory per rank; 0: half of the machine's (address space, taken only when touched) */
     double link_bytes_per_second; /* emulated link: an operation completes no sooner than latency + bytes / bandwidth */
     double link_latency_seconds;  /* after all members are in it; 0 and 0: no emulation */
-    double respawn_seconds;       /* each lost rank is started again so long after its loss, once settled; 0: none is */
+    uint64_t committed_step; /* the step that the job goes on from, 0 at first: votes begin with the one after it */
+    double respawn_seconds;  /* each lost rank is started again so long after its loss, once settled; 0: none is */
     ek_status (*main)(ek_engine *engine, void *user); /* runs on every rank */
     /* In the launching thread, any may be NULL; a status other than EK_OK ends the job with it. */
     ek_status (*on_start)(void *user, ek_launcher *launcher); /* before the ranks; the launcher lives as long as they */
     ek_status (*on_report)(void *user, uint32_t rank, const void *record, size_t bytes);
     ek_status (*on_lost)(void *user, const ek_loss *loss);
+    /* SIGINT, SIGTERM, SIGHUP or SIGUSR1 has come: EK_OK, and the job goes on. NULL: the first three end it, and
+     * SIGUSR1 is not attended to. */
+    ek_status (*on_signal)(void *user, int signal);
     void *user; /* each process has its own copy-on-write image, from when it was started, of what it points to */
 } ek_launch_options;
 

@@ -18,12 +18,15 @@ static const struct {
                   {"overhead", ek_bench_overhead},
                   {"expert-overhead", ek_bench_expert_overhead},
                   {"dispatch", ek_bench_dispatch},
-                  {"sim", ek_bench_sim}};
+                  {"sim", ek_bench_sim},
+                  {"checkpoint", ek_bench_checkpoint}};
 #define BENCHMARK_COUNT (sizeof benchmarks / sizeof *benchmarks)
 
 static const struct argp_option options[] = {
     {"only", KEY_ONLY, "NAME", 0,
-     "Run that one alone: speed, recovery, return, overhead, expert-overhead, dispatch or sim; may be repeated", 0},
+     "Run that one alone: speed, recovery, return, overhead, expert-overhead, dispatch, sim or checkpoint; may be "
+     "repeated",
+     0},
     {0},
 };
 

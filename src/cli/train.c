@@ -20,6 +20,7 @@ enum {
     KEY_REJOIN,
     KEY_FLIP,
     KEY_SLOW,
+    KEY_RESUME,
     KEY_ROUTES,
     KEY_METRICS,
     KEY_EMULATE_LINK,
@@ -39,6 +40,7 @@ static const struct argp_option options[] = {
      0},
     {"slow", KEY_SLOW, "STEP:REPLICA.SLOT@FACTOR", 0,
      "Have that rank report FACTOR times its busy time from STEP on; may be repeated", 0},
+    {"resume", KEY_RESUME, NULL, 0, "Go on from the last complete checkpoint in checkpoint.dir, if there is one", 0},
     {"routes", KEY_ROUTES, "USE:FILE", 0,
      "Experts: USE is record, to write to FILE which ones tokens go to; replay, to send them there again; compare, to "
      "count those that go elsewhere",
@@ -63,6 +65,7 @@ typedef struct command_line {
     size_t flip_count;
     ek_slow *slows;
     size_t slow_count;
+    bool resume;
     ek_routes_use routes;
     const char *routes_path;
     double link_bytes_per_second, link_latency_seconds;
@@ -284,6 +287,9 @@ static error_t parse_option(int key, char *argument, struct argp_state *state)
     case KEY_SLOW:
         status = parse_slow(argument, &given->slows[given->slow_count++]);
         break;
+    case KEY_RESUME:
+        given->resume = true;
+        break;
     case KEY_ROUTES:
         status = parse_routes(argument, given);
         break;
@@ -316,6 +322,8 @@ static ek_status train(const command_line *given)
     config->engine.link_bytes_per_second = given->link_bytes_per_second;
     config->engine.link_latency_seconds = given->link_latency_seconds;
     status = check_places(given, config);
+    if (status == EK_OK && given->resume && !config->checkpoint.dir)
+        status = ek_fail(EK_INVALID, "--resume: checkpoint.dir is needed, the folder of checkpoints to go on from");
     if (status == EK_OK)
         status = ek_train(&(ek_train_options){
             .config = config,
@@ -328,6 +336,7 @@ static ek_status train(const command_line *given)
             .flip_count = given->flip_count,
             .slows = given->slows,
             .slow_count = given->slow_count,
+            .resume = given->resume,
             .routes = given->routes,
             .routes_path = given->routes_path,
             .metrics_path = given->metrics_path,

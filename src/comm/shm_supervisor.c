@@ -62,7 +62,7 @@ static ek_status start_ranks(struct supervisor *supervisor)
         job->live[rank] = !options->absent || !options->absent[rank];
         present += job->live[rank];
     }
-    struct shm_vote_word first = {.step = 1, .voters = present, .missing = present};
+    struct shm_vote_word first = {.step = options->committed_step + 1, .voters = present, .missing = present};
     atomic_store(&job->vote, shm_vote_pack(first));
     for (uint32_t rank = 0; rank < job->ranks; rank++) {
         if (!job->live[rank])
@@ -323,15 +323,22 @@ static void wait_for_events(struct supervisor *supervisor)
         ;
 }
 
+static void attend_to_signals(struct supervisor *supervisor)
+{
+    const ek_launch_options *options = supervisor->options;
+    struct signalfd_siginfo signal_info;
+    if (read(supervisor->signal_fd, &signal_info, sizeof signal_info) <= 0)
+        return;
+    int signal = (int)signal_info.ssi_signo;
+    shm_obey(supervisor, options->on_signal ? options->on_signal(options->user, signal)
+                                            : ek_fail(EK_INTERRUPTED, "the job was ended by %s", strsignal(signal)));
+}
+
 static void supervise(struct supervisor *supervisor)
 {
     while (supervisor->live > 0 && !supervisor->over) {
         wait_for_events(supervisor);
-        struct signalfd_siginfo signal_info;
-        if (read(supervisor->signal_fd, &signal_info, sizeof signal_info) > 0) {
-            ek_fail(EK_INTERRUPTED, "the job was ended by %s", strsignal((int)signal_info.ssi_signo));
-            end_job(supervisor, EK_INTERRUPTED, ek_error());
-        }
+        attend_to_signals(supervisor);
         take_leave(supervisor);
         deliver_reports(supervisor); /* also what the dead had to say */
         tell_losses(supervisor);
@@ -402,6 +409,8 @@ static ek_status launch_on(struct shm_job *job, const ek_launch_options *options
         sigaddset(&signals, SIGINT);
         sigaddset(&signals, SIGTERM);
         sigaddset(&signals, SIGHUP);
+        if (options->on_signal)
+            sigaddset(&signals, SIGUSR1);
         /* If another thread of the program does not block them, the system may give them to that one. */
         pthread_sigmask(SIG_BLOCK, &signals, &supervisor.old_mask);
         /* Where the program ignores SIGCHLD, or waits for whatever child ends, how a rank ended would be lost. */

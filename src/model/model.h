@@ -73,6 +73,9 @@ uint32_t ek_model_moe_layers(const ek_model_config *config);
  * block released with ek_free. */
 ek_status ek_model_tensors(const ek_model_config *config, ek_tensor **tensors, size_t *count);
 uint32_t ek_model_buckets(const ek_model_config *config);
+/* A tensor's units, whether it is cut by them or every rank holds them all, one after the other: how many, and the
+ * elements of each. Norms and routers are one. */
+uint32_t ek_model_tensor_units(const ek_model_config *config, size_t tensor, size_t *unit_elements);
 /* Whether weight decay applies: to matrices, not to norms. */
 bool ek_model_decays(const ek_model_config *config, size_t tensor);
 uint64_t ek_model_parameters(const ek_model_config *config);

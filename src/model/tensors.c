@@ -50,8 +50,7 @@ size_t ek_model_tensor_count(const ek_model_config *config)
     return ek_model_norm_tensor(config) + (config->tied_embeddings ? 1 : 2);
 }
 
-/* Which tensor of which layer a number stands for; false for those of no layer. */
-static bool find_in_layers(const ek_model_config *config, size_t tensor, uint32_t *layer, ek_layer_tensor *kind)
+bool ek_model_find_in_layers(const ek_model_config *config, size_t tensor, uint32_t *layer, ek_layer_tensor *kind)
 {
     size_t next = EK_TENSOR_LAYERS;
     for (*layer = 0; *layer < config->layers; ++*layer)
@@ -144,7 +143,7 @@ static ek_tensor describe(const ek_model_config *config, size_t tensor)
     uint32_t layer, last_bucket = ek_model_buckets(config) - 1;
     ek_layer_tensor kind;
     size_t C = config->hidden;
-    if (find_in_layers(config, tensor, &layer, &kind))
+    if (ek_model_find_in_layers(config, tensor, &layer, &kind))
         return describe_in_layer(config, layer, kind);
     if (tensor == ek_model_norm_tensor(config))
         return (ek_tensor){
@@ -152,11 +151,28 @@ static ek_tensor describe(const ek_model_config *config, size_t tensor)
     return cut_by(config, EK_GROUP_VOCAB, tensor == EK_TENSOR_EMBEDDING ? last_bucket : 0, config->vocab_block * C);
 }
 
+uint32_t ek_model_tensor_units(const ek_model_config *config, size_t tensor, size_t *unit_elements)
+{
+    uint32_t layer, units = 1;
+    ek_layer_tensor kind;
+    size_t elements = describe(config, tensor).unit_elements;
+    if (!ek_model_find_in_layers(config, tensor, &layer, &kind))
+        units = tensor == ek_model_norm_tensor(config) ? 1 : ek_model_units(config, EK_GROUP_VOCAB);
+    else if (kind == EK_LAYER_QKV || kind == EK_LAYER_OUT)
+        units = ek_model_units(config, EK_GROUP_ATTENTION);
+    else if (kind == EK_LAYER_GATE_UP || kind == EK_LAYER_DOWN)
+        units = ek_model_units(config, EK_GROUP_FFN);
+    else if (kind == EK_LAYER_EXPERTS_GATE_UP || kind == EK_LAYER_EXPERTS_DOWN)
+        units = ek_model_units(config, EK_GROUP_EXPERTS);
+    *unit_elements = describe(config, tensor).group == EK_REPLICATED ? elements / units : elements;
+    return units;
+}
+
 bool ek_model_decays(const ek_model_config *config, size_t tensor)
 {
     uint32_t layer;
     ek_layer_tensor kind;
-    if (find_in_layers(config, tensor, &layer, &kind))
+    if (ek_model_find_in_layers(config, tensor, &layer, &kind))
         return kind != EK_LAYER_ATTENTION_NORM && kind != EK_LAYER_FFN_NORM;
     return tensor != ek_model_norm_tensor(config);
 }
@@ -167,7 +183,7 @@ static void write_name(const ek_model_config *config, size_t tensor, char name[N
         "attention_norm", "qkv", "out", "ffn_norm", "gate_up", "down", "router", "experts.gate_up", "experts.down"};
     uint32_t layer;
     ek_layer_tensor kind;
-    if (find_in_layers(config, tensor, &layer, &kind))
+    if (ek_model_find_in_layers(config, tensor, &layer, &kind))
         snprintf(name, NAME_BYTES, "layer.%u.%s", layer, of_layer[kind]);
     else if (tensor == EK_TENSOR_EMBEDDING)
         snprintf(name, NAME_BYTES, "embedding");
@@ -222,7 +238,7 @@ void ek_model_init(const ek_model_config *config, uint64_t seed, size_t tensor, 
 {
     uint32_t layer;
     ek_layer_tensor kind;
-    if (!find_in_layers(config, tensor, &layer, &kind))
+    if (!ek_model_find_in_layers(config, tensor, &layer, &kind))
         kind = EK_LAYER_TENSORS;
     double deviation = 0.02;
     if (kind == EK_LAYER_OUT || kind == EK_LAYER_DOWN || kind == EK_LAYER_EXPERTS_DOWN)

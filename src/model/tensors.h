@@ -40,6 +40,9 @@ static inline size_t ek_model_head_tensor(const ek_model_config *config)
     return config->tied_embeddings ? EK_TENSOR_EMBEDDING : ek_model_norm_tensor(config) + 1;
 }
 
+/* Which tensor of which layer a number stands for; false for those of no layer. */
+bool ek_model_find_in_layers(const ek_model_config *config, size_t tensor, uint32_t *layer, ek_layer_tensor *kind);
+
 size_t ek_model_tensor_count(const ek_model_config *config);
 
 /* The bucket of a layer's sharded tensors. */

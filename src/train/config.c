@@ -142,6 +142,19 @@ static const ek_field fields[] = {
     {"recovery.spares", WHOLE(recovery.spares, 0, RANKS_MOST), .otherwise = "0",
      .help = "idle ranks that take the role of a lost rank at once"},
 
+    {"checkpoint.dir", .kind = EK_FIELD_STRING, PLACE(checkpoint.dir), .derived = "none: nothing is saved",
+     .help = "folder of checkpoints, of one run at a time"},
+    {"checkpoint.every", WHOLE(checkpoint.every, 0, STEPS_MOST), .otherwise = "0",
+     .help =
+         "steps between checkpoints; 0: at the end of the run, and on SIGTERM and SIGUSR1, which are attended to in "
+         "any case"},
+    {"checkpoint.keep", WHOLE(checkpoint.keep, 0, 1000000), .otherwise = "2",
+     .help = "the last complete checkpoints that are kept; 0: all"},
+    {"checkpoint.async", .kind = EK_FIELD_BOOLEAN, PLACE(checkpoint.async), .otherwise = "true",
+     .help = "ranks write a copy of their state while they go on training"},
+    {"checkpoint.weights", .kind = EK_FIELD_STRING, PLACE(checkpoint.weights), .derived = "none: random weights",
+     .help = "folder of a Hugging Face checkpoint (Llama, Mixtral) to take the initial weights from"},
+
     {"engine.name", .kind = EK_FIELD_STRING, PLACE(engine.name), .choices = engine_choices, .otherwise = "shm",
      .help = "shm: the ranks are processes of this machine and share memory"},
     {"engine.timeout_seconds", REAL(engine.timeout_seconds, 0, 86400), .otherwise = "10",

@@ -68,6 +68,13 @@ typedef struct ek_config {
         uint32_t spares;
     } recovery;
     struct {
+        char *dir;      /* NULL: no checkpoints */
+        uint64_t every; /* steps; 0: at the end and when asked for */
+        uint32_t keep;  /* complete ones; 0: all */
+        bool async;
+        char *weights; /* a folder as Hugging Face's tools write it; NULL: random initial weights */
+    } checkpoint;
+    struct {
         char *name;
         double timeout_seconds;
         uint64_t heap_bytes;          /* of a rank; 0: half of the machine's memory */

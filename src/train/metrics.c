@@ -21,14 +21,29 @@ ek_status ek_output_check(const char *option, const char *path, const char *cons
     return EK_OK;
 }
 
-ek_status ek_metrics_open(ek_metrics *metrics, const char *path, const char *const *inputs, size_t input_count)
+/* To the end of the last whole line: the end of a run that was killed may have torn the last one. */
+static bool go_to_end(ek_metrics *metrics)
+{
+    char last;
+    struct stat information;
+    if (fstat(metrics->file, &information) == 0 && !S_ISREG(information.st_mode)) /* a pipe, a terminal */
+        return true;
+    off_t end = lseek(metrics->file, 0, SEEK_END);
+    while (end > 0 && (pread(metrics->file, &last, 1, end - 1) != 1 || last != '\n'))
+        end--;
+    metrics->bytes = end;
+    return ftruncate(metrics->file, end) == 0 && lseek(metrics->file, end, SEEK_SET) == end;
+}
+
+ek_status ek_metrics_open(ek_metrics *metrics, const char *path, bool append, const char *const *inputs,
+                          size_t input_count)
 {
     *metrics = (ek_metrics){.path = path, .file = -1};
     if (!path)
         return EK_OK;
     EK_TRY(ek_output_check("--metrics", path, inputs, input_count));
-    metrics->file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (metrics->file < 0)
+    metrics->file = open(path, (append ? O_RDWR : O_WRONLY | O_TRUNC) | O_CREAT | O_CLOEXEC, 0666);
+    if (metrics->file < 0 || (append && !go_to_end(metrics)))
         return ek_fail(EK_IO, "--metrics %s: %s; name a file that can be written", path, strerror(errno));
     return EK_OK;
 }

@@ -2,7 +2,9 @@
  * returns. */
 #include "train/monitor.h"
 
+#include <inttypes.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +16,7 @@
 #include "train/limits.h"
 #include "train/phases.h"
 #include "train/records.h"
+#include "train/saves.h"
 
 /* What one replica's ranks said of the step that is being gathered. */
 typedef struct replica_step {
@@ -27,6 +30,7 @@ struct ek_monitor {
     ek_journal journal;
     ek_membership *membership;
     ek_launcher *launcher;
+    ek_saves *saves;     /* NULL: no checkpoints */
     ek_limits *limits;   /* NULL: power is not governed */
     bool *pending;       /* [ranks] lost, and no recovery has dealt with it yet */
     bool *straggling;    /* [ranks] told of already */
@@ -47,7 +51,10 @@ struct ek_monitor {
     ek_recovery_record recovery;
     uint64_t *replica_bytes; /* [replicas] received in it */
 
-    uint64_t committed_steps;
+    uint64_t last_step;       /* committed */
+    uint64_t committed_steps; /* in this run, those that were lost again too */
+    uint64_t saved_step;      /* of the last complete checkpoint */
+    double stood_seconds;     /* for checkpoints */
     double committed_seconds, last_committed, last_loss;
     ek_phases *phases;
 };
@@ -71,7 +78,7 @@ static ek_table_row row_now(const ek_monitor *monitor, uint64_t step, const char
 /* Something about devices that the job goes on in spite of. */
 static void complain(ek_monitor *monitor, const char *text)
 {
-    ek_journal_tell(&monitor->journal, row_now(monitor, monitor->committed_steps + 1, text), NULL);
+    ek_journal_tell(&monitor->journal, row_now(monitor, monitor->last_step + 1, text), NULL);
 }
 
 /* ------------------------------------------------------------------------------------------------- steps */
@@ -118,7 +125,7 @@ static ek_status hear_devices(ek_monitor *monitor)
             ek_journal_place(&monitor->journal, rank, place);
         snprintf(text, sizeof text, "%s: Xid %llu, %s%s", place, (unsigned long long)code, xid.text,
                  xid.meaning == EK_XID_LOST ? ": the device is lost" : "");
-        uint64_t step = monitor->committed_steps + 1;
+        uint64_t step = monitor->last_step + 1;
         json_t *event = ek_journal_event(&monitor->journal, "device_error", step, rank);
         json_object_set_new(event, "xid", json_integer((json_int_t)code));
         json_object_set_new(event, "text", json_string(xid.text));
@@ -135,7 +142,7 @@ static void call_back(ek_monitor *monitor)
     const ek_train_options *options = monitor->run->options;
     for (size_t i = 0; i < options->rejoin_count; i++) {
         const ek_rejoin *rejoin = &options->rejoins[i];
-        if (!monitor->rejoined[i] && rejoin->step <= monitor->committed_steps + 1)
+        if (!monitor->rejoined[i] && rejoin->step <= monitor->last_step + 1)
             monitor->rejoined[i] =
                 ek_launcher_revive(monitor->launcher,
                                    rejoin->replica * monitor->run->config->parallel.tp + rejoin->slot) == EK_OK;
@@ -181,6 +188,7 @@ static ek_status close_step(ek_monitor *monitor)
     const ek_step_record *step = &monitor->step;
     double seconds = step->committed - fmax(step->started, monitor->last_committed);
     monitor->committed_steps++;
+    monitor->last_step = step->step;
     monitor->committed_seconds += seconds;
     monitor->last_committed = step->committed;
     monitor->last_loss = step->loss;
@@ -240,6 +248,29 @@ static ek_status gather_step(ek_monitor *monitor, uint32_t rank, const ek_step_r
     return ++monitor->step_reports == reporting ? close_step(monitor) : EK_OK;
 }
 
+/* ------------------------------------------------------------------------------------------- checkpoints */
+
+static ek_status tell_save(void *user, const ek_save *save)
+{
+    ek_monitor *monitor = user;
+    char text[EK_ERROR_BYTES + 64];
+    json_t *event =
+        ek_journal_event(&monitor->journal, save->complete ? "checkpoint" : "checkpoint_failed", save->step, EK_NONE);
+    if (save->complete) {
+        monitor->saved_step = save->step;
+        monitor->stood_seconds += save->stood_seconds;
+        snprintf(text, sizeof text, "checkpoint: %.2f MB in %.2f s, training stood still for %.1f ms",
+                 1e-6 * (double)save->bytes, save->seconds, 1e3 * save->stood_seconds);
+        json_object_set_new(event, "bytes", json_integer((json_int_t)save->bytes));
+        json_object_set_new(event, "seconds", json_real(save->seconds));
+        json_object_set_new(event, "stood_seconds", json_real(save->stood_seconds));
+    } else {
+        snprintf(text, sizeof text, "no checkpoint: %s", save->trouble);
+        json_object_set_new(event, "reason", json_string(save->trouble));
+    }
+    return ek_journal_tell(&monitor->journal, row_now(monitor, save->step, text), event);
+}
+
 /* ---------------------------------------------------------------------------------- failures, recoveries */
 
 static void describe_loss(const ek_loss *loss, const ek_config *config, char *text, size_t size)
@@ -280,7 +311,7 @@ ek_status ek_monitor_lost(void *user, const ek_loss *loss)
     EK_TRY(ek_journal_tell(&monitor->journal, row, event));
     if (ek_limits_reset(monitor->limits, loss->rank) != EK_OK)
         complain(monitor, ek_error());
-    return EK_OK;
+    return ek_saves_lost(monitor->saves, loss->rank);
 }
 
 /* One event for each replica whose degree the recovery changed. */
@@ -412,14 +443,85 @@ ek_status ek_monitor_report(void *user, uint32_t rank, const void *data, size_t 
     }
     if (record.kind == EK_RECORD_HEALED)
         return write_healed(monitor, rank, &record.healed);
-    if (record.step.step <=
-        monitor->committed_steps) /* closed early, since a rank that reported it was lost meanwhile */
+    if (record.kind == EK_RECORD_SAVED)
+        return ek_saves_report(monitor->saves, rank, &record.saved);
+    if (record.step.step <= monitor->last_step) /* closed early, since a rank that reported it was lost meanwhile */
         return EK_OK;
     if (!monitor->gathering_step || monitor->step.step != record.step.step) {
         EK_TRY(close_step(monitor));
         EK_TRY(close_recovery(monitor));
     }
     return gather_step(monitor, rank, &record.step);
+}
+
+/* SIGUSR1 asks for a checkpoint, SIGTERM for one and the end; the second SIGTERM, and the others, for the end at once.
+ */
+ek_status ek_monitor_signal(void *user, int signal)
+{
+    const ek_run *run = user;
+    if (run->monitor->saves && signal == SIGUSR1) {
+        atomic_store(&run->wishes->save, true);
+        return EK_OK;
+    }
+    if (signal == SIGUSR1)
+        return EK_OK;
+    if (run->monitor->saves && signal == SIGTERM && !atomic_exchange(&run->wishes->stop, true))
+        return EK_OK;
+    return ek_fail(EK_INTERRUPTED, "the job was ended by %s", strsignal(signal));
+}
+
+uint64_t ek_monitor_last_step(const ek_monitor *monitor)
+{
+    return monitor->last_step;
+}
+
+uint64_t ek_monitor_saved_step(const ek_monitor *monitor)
+{
+    return monitor->saved_step;
+}
+
+ek_status ek_monitor_survivors(const ek_monitor *monitor, const ek_membership *start, ek_membership **survivors)
+{
+    uint32_t ranks = ek_membership_ranks(start), count = 0, *lost = calloc(ranks, sizeof *lost);
+    if (!lost)
+        return ek_fail(EK_NO_MEMORY, "out of memory for the membership");
+    for (uint32_t rank = 0; rank < ranks; rank++)
+        if (monitor->pending[rank] || !ek_rank_is_known(monitor->membership, rank))
+            lost[count++] = rank;
+    ek_status status = ek_membership_lose(start, lost, count, survivors);
+    free(lost);
+    return status;
+}
+
+/* No rank runs any more: nothing that is gathered will become more. */
+static ek_status close_all(ek_monitor *monitor)
+{
+    EK_TRY(close_step(monitor));
+    EK_TRY(close_recovery(monitor));
+    return ek_saves_end(monitor->saves);
+}
+
+ek_status ek_monitor_resume(ek_monitor *monitor)
+{
+    const ek_run *run = monitor->run;
+    char text[64];
+    ek_membership *membership;
+    EK_TRY(close_all(monitor));
+    EK_TRY(ek_membership_lose(run->membership, NULL, 0, &membership));
+    ek_membership_destroy(monitor->membership);
+    monitor->membership = membership;
+    memset(monitor->pending, 0, ek_membership_ranks(membership) * sizeof *monitor->pending);
+    monitor->first_noticed = 0.0;
+    if (monitor->last_step >
+        run->resumed_step) { /* what is lost again was no use; nobody knows how long just these took */
+        double kept = 1.0 - (double)(monitor->last_step - run->resumed_step) / (double)monitor->committed_steps;
+        monitor->committed_steps -= monitor->last_step - run->resumed_step;
+        monitor->committed_seconds *= kept;
+    }
+    monitor->last_step = run->resumed_step;
+    snprintf(text, sizeof text, "goes on from the checkpoint of step %" PRIu64, run->resumed_step);
+    return ek_journal_tell(&monitor->journal, row_now(monitor, run->resumed_step + 1, text),
+                           ek_journal_event(&monitor->journal, "resumed", run->resumed_step, EK_NONE));
 }
 
 bool ek_monitor_has_struck(const ek_monitor *monitor, size_t fault)
@@ -450,6 +552,8 @@ ek_status ek_monitor_create(ek_monitor **out, const ek_run *run, ek_limits *limi
                             !monitor->injected || !monitor->struck || !monitor->replicas || !monitor->replica_bytes))
         status = ek_fail(EK_NO_MEMORY, "out of memory for metrics");
     if (status == EK_OK)
+        status = ek_saves_create(&monitor->saves, run->checkpoints, run->config->checkpoint.keep, tell_save, monitor);
+    if (status == EK_OK)
         status = ek_phases_create(
             &monitor->phases,
             &(ek_phase_job){.parallelism = ek_config_parallelism(run->config),
@@ -464,6 +568,11 @@ ek_status ek_monitor_create(ek_monitor **out, const ek_run *run, ek_limits *limi
     ek_display_job(&monitor->journal.display, run->config, monitor->membership);
     if (complaint[0])
         complain(monitor, complaint);
+    status = run->resumed_step ? ek_monitor_resume(monitor) : EK_OK;
+    if (status != EK_OK) {
+        ek_monitor_destroy(monitor);
+        return status;
+    }
     *out = monitor;
     return EK_OK;
 }
@@ -475,6 +584,7 @@ void ek_monitor_destroy(ek_monitor *monitor)
     ek_journal_close(&monitor->journal);
     ek_membership_destroy(monitor->membership);
     ek_phases_destroy(monitor->phases);
+    ek_saves_destroy(monitor->saves);
     free(monitor->pending);
     free(monitor->straggling);
     free(monitor->watts);
@@ -515,9 +625,7 @@ ek_status ek_monitor_finish(ek_monitor *monitor, ek_status status)
     char reason[EK_ERROR_BYTES];
     snprintf(reason, sizeof reason, "%s", ek_error());
     explain(monitor, status, reason, sizeof reason);
-    ek_status written = close_step(monitor);
-    if (written == EK_OK)
-        written = close_recovery(monitor);
+    ek_status written = close_all(monitor);
     double wall = ek_wall_seconds() - monitor->journal.launched;
     double goodput = wall > 0.0 ? monitor->committed_seconds / wall : 0.0;
     json_t *line = json_pack("{s:s, s:s, s:I, s:f, s:f}", "event", "end", "status", status == EK_OK ? "done" : "failed",
@@ -526,6 +634,9 @@ ek_status ek_monitor_finish(ek_monitor *monitor, ek_status status)
         json_object_set_new(line, "loss", json_real(monitor->last_loss));
     if (status != EK_OK)
         json_object_set_new(line, "reason", json_string(reason));
+    if (monitor->saves && monitor->committed_steps)
+        json_object_set_new(line, "checkpoint_seconds_per_step",
+                            json_real(monitor->stood_seconds / (double)monitor->committed_steps));
     if (written == EK_OK)
         written = ek_metrics_write(&monitor->journal.metrics, line);
     else
@@ -540,6 +651,9 @@ ek_status ek_monitor_finish(ek_monitor *monitor, ek_status status)
                    wall, monitor->last_loss, 100.0 * goodput);
         else
             printf("no step committed in %.1f s\n", wall);
+        if (monitor->saved_step && monitor->committed_steps)
+            printf("last checkpoint: step %" PRIu64 "; checkpoints cost %.2f ms a step\n", monitor->saved_step,
+                   1e3 * monitor->stood_seconds / (double)monitor->committed_steps);
         show_unstruck(monitor);
         fflush(stdout);
     }

@@ -19,6 +19,18 @@ ek_status ek_monitor_start(void *run, ek_launcher *launcher);
 ek_status ek_monitor_report(void *run, uint32_t rank, const void *record, size_t bytes);
 ek_status ek_monitor_lost(void *run, const ek_loss *loss);
 
+ek_status ek_monitor_signal(void *run, int signal);
+
+/* The last committed step; that of the last complete checkpoint that this run has made, 0: none. */
+uint64_t ek_monitor_last_step(const ek_monitor *monitor);
+uint64_t ek_monitor_saved_step(const ek_monitor *monitor);
+
+/* `start` without the ranks that are lost now. EK_NO_REPLICA: they do not suffice. */
+ek_status ek_monitor_survivors(const ek_monitor *monitor, const ek_membership *start, ek_membership **survivors);
+
+/* The run goes on from run->resumed_step with run->membership, before the ranks are launched. */
+ek_status ek_monitor_resume(ek_monitor *monitor);
+
 /* In a rank, of its own faults: whether it has died of this one before, in an earlier life. */
 bool ek_monitor_has_struck(const ek_monitor *monitor, size_t fault);
 

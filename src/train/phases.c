@@ -66,9 +66,10 @@ static bool is_alike(const ek_phase_replica *a, const ek_phase_replica *b)
 }
 
 /* "2xTP4 (700 W, 8) + TP3 (910 W, 7)": equal replicas in a row are counted; "…" where there is no room for more. */
-static void describe(const char *parallelism, const ek_phase_replica *replicas, uint32_t count, char text[SHOWN_BYTES])
+static void describe(const ek_phase_job *job, const ek_phase_replica *replicas, char text[SHOWN_BYTES])
 {
     size_t length = 0;
+    uint32_t count = job->replicas;
     for (uint32_t r = 0, next; r < count; r = next) {
         const ek_phase_replica *replica = &replicas[r];
         for (next = r + 1; next < count && is_alike(&replicas[next], replica); next++)
@@ -79,7 +80,7 @@ static void describe(const char *parallelism, const ek_phase_replica *replicas, 
         if (replica->watts > 0)
             snprintf(watts, sizeof watts, "%.0f W, ", replica->watts);
         if (replica->degree)
-            snprintf(shown, sizeof shown, "%s%u (%s%u)", parallelism, replica->degree, watts, replica->samples);
+            snprintf(shown, sizeof shown, "%s%u (%s%u)", job->parallelism, replica->degree, watts, replica->samples);
         const char *plus = length ? " + " : "", *end = next < count ? " + …" : "";
         size_t needed = strlen(plus) + strlen(times) + strlen(shown);
         if (length + needed + strlen(end) >= SHOWN_BYTES) {
@@ -118,7 +119,7 @@ static void begin_row(ek_phases *phases, uint64_t step)
         row->samples_left_out -= phases->current[r].samples;
         row->extra_watts += phases->current[r].total_watts;
     }
-    describe(job->parallelism, phases->current, job->replicas, row->replicas);
+    describe(job, phases->current, row->replicas);
 }
 
 /* What a step of a job without failures would take now; 0: no replica has been whole so far. */

@@ -6,9 +6,16 @@
 
 #include <evenkeel.h>
 
+#include "base/error.h"
 #include "train/config.h"
 
-typedef enum ek_record_kind { EK_RECORD_STEP, EK_RECORD_RECOVERED, EK_RECORD_FAULT, EK_RECORD_HEALED } ek_record_kind;
+typedef enum ek_record_kind {
+    EK_RECORD_STEP,
+    EK_RECORD_RECOVERED,
+    EK_RECORD_FAULT,
+    EK_RECORD_HEALED,
+    EK_RECORD_SAVED
+} ek_record_kind;
 
 typedef struct ek_step_record {
     ek_record_kind kind;
@@ -51,12 +58,23 @@ typedef struct ek_healed_record {
     uint32_t tensor, unit, good; /* good: the rank it was fetched from */
 } ek_healed_record;
 
+/* A rank has written its part of a checkpoint, or could not. */
+typedef struct ek_saved_record {
+    ek_record_kind kind;
+    uint64_t step;
+    uint8_t writers[EK_RANKS_MOST / 8]; /* a bit for each rank that writes a part */
+    uint64_t bytes;                     /* of this rank */
+    double began, went_on;              /* monotonic seconds: training stood still in between */
+    char trouble[EK_ERROR_BYTES];       /* "": it has */
+} ek_saved_record;
+
 typedef union ek_record {
     ek_record_kind kind;
     ek_step_record step;
     ek_recovery_record recovery;
     ek_fault_record fault;
     ek_healed_record healed;
+    ek_saved_record saved;
 } ek_record;
 
 /* Where a rank is, as it tells it with every ek_beat: the step it works on and the phase of it. */

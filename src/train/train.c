@@ -1,7 +1,10 @@
 /* A run from its configuration to its end: data, membership, power, launch, closing lines. */
 #include "train/train.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "base/error.h"
 #include "train/data.h"
@@ -76,11 +79,13 @@ static ek_status launch(ek_run *run)
         .heap_bytes = config->engine.heap_bytes,
         .link_bytes_per_second = config->engine.link_bytes_per_second,
         .link_latency_seconds = config->engine.link_latency_seconds,
+        .committed_step = run->resumed_step,
         .main = ek_worker_main,
         .respawn_seconds = config->recovery.respawn_seconds,
         .on_start = ek_monitor_start,
         .on_report = ek_monitor_report,
         .on_lost = ek_monitor_lost,
+        .on_signal = ek_monitor_signal,
         .user = run,
     });
     free(absent);
@@ -108,6 +113,106 @@ static ek_status prepare_power(ek_run *run, ek_limits **limits, char complaint[E
     return EK_OK;
 }
 
+/* ------------------------------------------------------------------------------------------- checkpoints */
+
+static void warn(void *user, const char *line)
+{
+    (void)user;
+    fprintf(stderr, "evenkeel: a checkpoint is passed over: %s\n", line);
+}
+
+/* The last complete checkpoint up to a step, as what the run goes on from; resumed_step is 0 if there is none. */
+static ek_status find_checkpoint(ek_run *run, uint64_t most)
+{
+    return ek_checkpoint_find(run->checkpoints, most, &run->resumed_step, run->resumed_path, warn, NULL);
+}
+
+/* A run that begins must not be mixed up with what an earlier one has left. */
+static ek_status check_fresh(const ek_run *run)
+{
+    uint64_t newest;
+    EK_TRY(ek_checkpoint_newest(run->checkpoints, &newest));
+    if (!newest)
+        return EK_OK;
+    return ek_fail(EK_INVALID,
+                   "%s: a run has left checkpoints there, up to step %" PRIu64
+                   "; --resume goes on from them, or name another folder",
+                   run->config->checkpoint.dir, newest);
+}
+
+static ek_status resume(ek_run *run)
+{
+    const ek_config *config = run->config;
+    EK_TRY(find_checkpoint(run, UINT64_MAX));
+    if (run->resumed_step > config->train.steps)
+        return ek_fail(EK_INVALID, "--resume: the last checkpoint is of step %" PRIu64 "; train.steps is %" PRIu64,
+                       run->resumed_step, config->train.steps);
+    return EK_OK;
+}
+
+static ek_status open_checkpoints(ek_run *run)
+{
+    const ek_config *config = run->config;
+    ek_checkpoint_run alike = {&config->model, config->train.seed, config->batch.global};
+    ek_status status = ek_checkpoint_dir_open(&run->checkpoints, config->checkpoint.dir, &alike);
+    if (status == EK_OK)
+        status = run->options->resume ? resume(run) : check_fresh(run);
+    return status == EK_OK ? EK_OK : ek_fail_prefix(status, "checkpoint.dir: ");
+}
+
+static ek_status prepare_checkpoints(ek_run *run)
+{
+    const ek_config *config = run->config;
+    run->wishes = mmap(NULL, sizeof *run->wishes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (run->wishes == MAP_FAILED) {
+        run->wishes = NULL;
+        return ek_fail(EK_NO_MEMORY, "out of memory for what the ranks are asked");
+    }
+    if (config->checkpoint.dir)
+        EK_TRY(open_checkpoints(run));
+    if (config->checkpoint.weights && !run->resumed_step &&
+        ek_checkpoint_check_weights(config->checkpoint.weights, &config->model) != EK_OK)
+        return ek_fail_prefix(EK_INVALID, "checkpoint.weights: ");
+    return EK_OK;
+}
+
+/* After the loss of what nobody holds any more: the ranks that are left go on from the last checkpoint, of this run or
+ * that it went on from. Without one the loss stays: *status. */
+static ek_status go_back(ek_run *run, const ek_membership *start, ek_status *status)
+{
+    char lost_unit[EK_ERROR_BYTES];
+    snprintf(lost_unit, sizeof lost_unit, "%s", ek_error());
+    if (run->checkpoints)
+        EK_TRY(find_checkpoint(run, ek_monitor_last_step(run->monitor)));
+    if (!run->checkpoints || !run->resumed_step)
+        return ek_fail(EK_UNIT_LOST, "%s", lost_unit);
+    ek_membership *survivors;
+    EK_TRY(ek_monitor_survivors(run->monitor, start, &survivors));
+    ek_membership_destroy(run->membership);
+    run->membership = survivors;
+    EK_TRY(ek_monitor_resume(run->monitor));
+    *status = launch(run);
+    return EK_OK;
+}
+
+/* Launches the ranks, again from a checkpoint as often as need be. */
+static ek_status launch_and_go_back(ek_run *run)
+{
+    ek_membership *start;
+    EK_TRY(ek_membership_lose(run->membership, NULL, 0, &start));
+    ek_status status = launch(run), went_back = EK_OK;
+    while (status == EK_UNIT_LOST && went_back == EK_OK)
+        went_back = go_back(run, start, &status);
+    if (went_back != EK_OK)
+        status = went_back;
+    ek_membership_destroy(start);
+    uint64_t last = ek_monitor_last_step(run->monitor);
+    if (status == EK_OK && run->wishes && atomic_load(&run->wishes->stop) && last < run->config->train.steps)
+        return ek_fail(EK_INTERRUPTED, "the job was ended by SIGTERM after step %" PRIu64 "%s", last,
+                       ek_monitor_saved_step(run->monitor) == last ? "; --resume goes on from there" : "");
+    return status;
+}
+
 static ek_status prepare(ek_run *run, ek_data **data, ek_limits **limits)
 {
     char complaint[EK_COMPLAINT_BYTES];
@@ -116,6 +221,7 @@ static ek_status prepare(ek_run *run, ek_data **data, ek_limits **limits)
     run->data = *data;
     EK_TRY(ek_model_tensors(&config->model, &run->tensors, &run->tensor_count));
     run->bucket_count = ek_model_buckets(&config->model);
+    EK_TRY(prepare_checkpoints(run));
     EK_TRY(make_membership(run));
     EK_TRY(prepare_power(run, limits, complaint));
     if (run->options->routes != EK_ROUTES_FREE)
@@ -131,7 +237,7 @@ ek_status ek_train(const ek_train_options *options)
     ek_limits *limits = NULL;
     ek_status status = prepare(&run, &data, &limits);
     if (status == EK_OK)
-        status = ek_monitor_finish(run.monitor, launch(&run));
+        status = ek_monitor_finish(run.monitor, launch_and_go_back(&run));
     else if (status != EK_NO_MEMORY) /* an input that cannot be used is refused, whatever the reason */
         status = ek_fail_prefix(EK_INVALID, "%s", "");
     ek_status restored = ek_limits_end(limits);
@@ -140,6 +246,9 @@ ek_status ek_train(const ek_train_options *options)
     ek_membership_destroy(run.membership);
     ek_free(run.tensors);
     ek_routes_file_close(run.routes);
+    ek_checkpoint_dir_close(run.checkpoints);
+    if (run.wishes)
+        munmap(run.wishes, sizeof *run.wishes);
     ek_data_close(data);
     return status;
 }

@@ -60,6 +60,7 @@ typedef struct ek_train_options {
     size_t flip_count;
     const ek_slow *slows;
     size_t slow_count;
+    bool resume; /* go on from the last complete checkpoint in checkpoint.dir, if there is one */
     ek_routes_use routes;
     const char *routes_path;
     const char *metrics_path; /* JSON lines, overwritten; NULL: none */

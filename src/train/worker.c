@@ -20,6 +20,7 @@
 #include "train/optimizer.h"
 #include "train/pace.h"
 #include "train/records.h"
+#include "train/saver.h"
 #include "train/store.h"
 
 /* Tags of groups on the compute lane: the replica for its TP group, then this one for all ranks with a role. */
@@ -36,9 +37,11 @@ typedef struct ek_worker {
 
     ek_membership *membership;
     ek_store store;
-    ek_pace *pace; /* NULL: the replicas are not kept in step */
-    double *busy;  /* [ranks] of the last step, as reported; the rank's own until they are gathered */
-    bool has_busy; /* a step has been committed under this membership */
+    ek_saver *saver; /* NULL: no checkpoints */
+    bool stopping;   /* this step was the last, the launching process wishes so */
+    ek_pace *pace;   /* NULL: the replicas are not kept in step */
+    double *busy;    /* [ranks] of the last step, as reported; the rank's own until they are gathered */
+    bool has_busy;   /* a step has been committed under this membership */
 
     /* What hangs on the membership: made by attach, gone with detach. Empty on a rank without a role, but for sync. */
     bool placed;
@@ -422,9 +425,27 @@ static void describe_pace(ek_worker *worker, ek_step_record *record)
     record->straggles = ek_pace_straggles(worker->pace, worker->rank);
 }
 
+/* A checkpoint, where one is due or wished for, which all ranks have learnt alike from the vote. */
+static ek_status save(ek_worker *worker, bool wished, bool stop)
+{
+    const ek_config *config = worker->config;
+    if (!worker->saver)
+        return EK_OK;
+    uint64_t note = ek_note(worker->committed, EK_PHASE_OPTIMIZER);
+    worker->stopping = stop;
+    if (wished) /* every rank, since any may be lost; all have read it for this step, none for the next one */
+        atomic_store(&worker->run->wishes->save, false);
+    bool last = worker->committed == config->train.steps || stop;
+    bool due = config->checkpoint.every && worker->committed % config->checkpoint.every == 0;
+    EK_TRY(ek_saver_tell(worker->saver, false, note));
+    if ((last || due || wished) && worker->placed)
+        EK_TRY(ek_saver_begin(worker->saver, worker->membership, &worker->store, worker->committed, note));
+    return last ? ek_saver_tell(worker->saver, true, note) : EK_OK;
+}
+
 static ek_status run_step(ek_worker *worker)
 {
-    enum { LOSS, SQUARE, SAMPLES, BALANCE, FLIPS, VALUES };
+    enum { LOSS, SQUARE, SAMPLES, BALANCE, FLIPS, SAVE, STOP, VALUES };
     const ek_config *config = worker->config;
     ek_step_record record = {.kind = EK_RECORD_STEP, .step = current_step(worker)};
     record.started = ek_wall_seconds();
@@ -449,6 +470,8 @@ static ek_status run_step(ek_worker *worker)
         values[BALANCE] = loss.balance;
         values[FLIPS] = (double)worker->flips;
     }
+    values[SAVE] = atomic_load(&worker->run->wishes->save);
+    values[STOP] = atomic_load(&worker->run->wishes->stop);
     values[SQUARE] = ek_sync_square(worker->sync, worker->gradients);
 
     beat(worker, EK_PHASE_COMMIT);
@@ -474,7 +497,8 @@ static ek_status run_step(ek_worker *worker)
     describe_pace(worker, &record);
     ek_sync_traffic(worker->sync, &record.reshard_bytes, &record.reduce_bytes);
     record.dispatch_bytes = worker->model ? ek_model_dispatched_bytes(worker->model) - dispatched : 0;
-    return ek_report(worker->engine, &record, sizeof record);
+    EK_TRY(ek_report(worker->engine, &record, sizeof record));
+    return save(worker, sums[SAVE] > 0.0, sums[STOP] > 0.0);
 }
 
 /* Flips a bit of a weight if the user asked for it. */
@@ -606,6 +630,31 @@ static ek_status recover(ek_worker *worker)
 
 /* -------------------------------------------------------------------------------------------------- main */
 
+static void beat_loading(void *worker)
+{
+    beat(worker, EK_PHASE_FORWARD);
+}
+
+/* The state to start from: a checkpoint, weights of elsewhere, or the seed. */
+static ek_status fill_store(ek_worker *worker)
+{
+    const ek_run *run = worker->run;
+    const ek_config *config = worker->config;
+    ek_store *store = &worker->store;
+    EK_TRY(ek_store_create(store, worker->rank, worker->membership, run->tensors, run->tensor_count));
+    if (!store->memory) /* a spare */
+        return EK_OK;
+    ek_share share = {worker->membership, worker->rank, &config->model, run->tensors, run->tensor_count};
+    if (run->resumed_step)
+        return ek_checkpoint_load(run->resumed_path, &share, store->planes, beat_loading, worker);
+    if (config->checkpoint.weights)
+        return ek_checkpoint_load_weights(config->checkpoint.weights, &share, store->planes[EK_PLANE_WEIGHTS],
+                                          beat_loading, worker);
+    ek_store_init(store, worker->engine, ek_note(current_step(worker), EK_PHASE_FORWARD), worker->membership,
+                  &config->model, config->train.seed, run->tensors, run->tensor_count);
+    return EK_OK;
+}
+
 static ek_status begin(ek_worker *worker)
 {
     const ek_run *run = worker->run;
@@ -619,6 +668,9 @@ static ek_status begin(ek_worker *worker)
     worker->busy = calloc(ek_engine_ranks(worker->engine), sizeof *worker->busy);
     if (!worker->busy)
         return ek_fail(EK_NO_MEMORY, "out of memory for busy times");
+    worker->committed = run->resumed_step;
+    if (run->checkpoints)
+        EK_TRY(ek_saver_create(&worker->saver, run, worker->engine));
     if (ek_pace_wanted(config))
         EK_TRY(ek_pace_create(&worker->pace, config, ek_membership_job(run->membership), run->default_watts,
                               run->may_raise));
@@ -626,9 +678,7 @@ static ek_status begin(ek_worker *worker)
         worker->joining = true;
         return recover(worker);
     }
-    EK_TRY(ek_store_create(&worker->store, worker->rank, worker->membership, run->tensors, run->tensor_count));
-    ek_store_init(&worker->store, worker->engine, ek_note(current_step(worker), EK_PHASE_FORWARD), worker->membership,
-                  &config->model, config->train.seed, run->tensors, run->tensor_count);
+    EK_TRY(fill_store(worker));
     return attach(worker);
 }
 
@@ -637,6 +687,7 @@ static void end(ek_worker *worker)
     detach(worker);
     drop_model(worker);
     ek_store_destroy(&worker->store);
+    ek_saver_destroy(worker->saver);
     ek_pace_destroy(worker->pace);
     ek_membership_destroy(worker->membership);
     free(worker->busy);
@@ -653,21 +704,26 @@ static ek_status give_up_if_slow(ek_worker *worker)
     return ek_inject(worker->engine, EK_FAULT_KILL);
 }
 
+static bool is_done(const ek_worker *worker)
+{
+    return worker->committed == worker->config->train.steps || worker->stopping;
+}
+
 ek_status ek_worker_main(ek_engine *engine, void *user)
 {
     const ek_run *run = user;
     ek_worker worker = {.run = run, .config = run->config, .engine = engine, .rank = ek_engine_rank(engine)};
     ek_status status = begin(&worker);
-    while (status == EK_OK && worker.committed < run->config->train.steps) {
+    while (status == EK_OK && !is_done(&worker)) {
         status = run_step(&worker);
         if (status == EK_OK)
             status = compare(&worker);
-        if (status == EK_OK && worker.committed < run->config->train.steps && ek_engine_joining(engine))
+        if (status == EK_OK && !is_done(&worker) && ek_engine_joining(engine))
             status = recover(&worker);
         if (status == EK_OK)
             status = give_up_if_slow(&worker);
         if (status == EK_PEER_LOST) /* after the last step there is nothing left to recover for */
-            status = worker.committed < run->config->train.steps ? recover(&worker) : EK_OK;
+            status = is_done(&worker) ? EK_OK : recover(&worker);
     }
     end(&worker);
     return status;

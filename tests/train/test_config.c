@@ -218,7 +218,7 @@ static void test_overrides(void **state)
     ek_config_destroy(config);
 }
 
-#define SECTION_NAMES "model, data, parallel, batch, optimizer, train, power, health, recovery, engine"
+#define SECTION_NAMES "model, data, parallel, batch, optimizer, train, power, health, recovery, checkpoint, engine"
 #define SECTIONS "the sections are " SECTION_NAMES
 
 static const struct {

@@ -11,11 +11,11 @@ static ek_phases *phases;
 
 static void begin(uint32_t replicas, uint32_t base_degree, uint32_t samples, double default_watts)
 {
-    ek_phase_job job = {.parallelism = "TP",
-                        .replicas = replicas,
+    ek_phase_job job = {.replicas = replicas,
                         .base_degree = base_degree,
                         .samples = samples,
-                        .default_watts = default_watts};
+                        .default_watts = default_watts,
+                        .parallelism = "TP"};
     assert_ok(ek_phases_create(&phases, &job));
 }
 
