@@ -20,6 +20,8 @@ static _Noreturn void live_as_child(struct supervisor *supervisor, uint32_t rank
     signal(SIGINT, SIG_IGN);
     signal(SIGTERM, SIG_IGN);
     signal(SIGHUP, SIG_IGN);
+    if (supervisor->options->on_signal)
+        signal(SIGUSR1, SIG_IGN);
     char name[16]; /* as ps and top show it */
     snprintf(name, sizeof name, "ek rank %u", rank);
     prctl(PR_SET_NAME, name);

@@ -113,6 +113,68 @@ static void test_signals(void **state)
     }
 }
 
+/* on_signal decides: the job goes on after SIGUSR1, which does not hurt ranks either, and ends as it says. */
+static ek_status count_signals(void *user, int number)
+{
+    pid_t *pids = user;
+    if (number == SIGUSR1) {
+        pids[3]++;
+        return EK_OK;
+    }
+    return ek_fail(EK_NO_REPLICA, "ended by %d", number);
+}
+
+static void test_signals_with_a_callback(void **state)
+{
+    (void)state;
+    if (UNDER_TSAN)
+        skip();
+    pid_t *pids = share_pids(), launcher = fork();
+    if (launcher == 0) {
+        ek_launch_options options = job_options(3, false, wait_for_ever, pids);
+        options.on_signal = count_signals;
+        _exit((int)ek_launch(&options));
+    }
+    while (!((volatile pid_t *)pids)[0] || !((volatile pid_t *)pids)[1] || !((volatile pid_t *)pids)[2])
+        usleep(1000);
+    for (int times = 1; times <= 3; times++) {
+        kill(pids[times % 3], SIGUSR1);
+        kill(launcher, SIGUSR1);
+        while (((volatile pid_t *)pids)[3] < times)
+            usleep(1000);
+    }
+    for (int rank = 0; rank < 3; rank++)
+        assert_int_equal(kill(pids[rank], 0), 0);
+    kill(launcher, SIGHUP);
+    int status;
+    assert_int_equal(waitpid(launcher, &status, 0), launcher);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == EK_NO_REPLICA);
+    munmap(pids, 4096);
+}
+
+/* Votes go on from the step that the job goes on from. */
+static ek_status vote_from_41(ek_engine *engine, void *user)
+{
+    (void)user;
+    double one = 1.0, sum;
+    CHECK(ek_vote(engine, 1, &one, &sum, 1) == EK_INVALID);
+    CHECK(ek_vote(engine, 41, &one, &sum, 1) == EK_OK && sum == 3.0);
+    ek_agreement agreement;
+    CHECK(ek_agree(engine, EK_AGREE_BEGIN, true, &agreement) == EK_OK && agreement.committed_step == 41);
+    return ek_agree(engine, EK_AGREE_END, true, &agreement);
+}
+
+static void test_committed_step(void **state)
+{
+    (void)state;
+    FOR_EACH_MODE(threads)
+    {
+        ek_launch_options options = job_options(3, threads, vote_from_41, NULL);
+        options.committed_step = 40;
+        assert_ok(ek_launch(&options));
+    }
+}
+
 /* The program's own view of SIGCHLD holds in its ranks and after the job, and does not hide how a rank ended. */
 static ek_status die_ignoring_children(ek_engine *engine, void *user)
 {
@@ -432,6 +494,8 @@ int main(void)
         cmocka_unit_test(test_poll_fails),
         cmocka_unit_test(test_link),
         cmocka_unit_test(test_signals),
+        cmocka_unit_test(test_signals_with_a_callback),
+        cmocka_unit_test(test_committed_step),
         cmocka_unit_test(test_ignored_children),
         cmocka_unit_test(test_launcher_killed),
         cmocka_unit_test(test_stopped_job),
