@@ -33,13 +33,13 @@ function showableBand(band, series, y) {
   return band.filter(([, , high]) => high > 0).map(([x, low, high]) => [x, low > 0 ? low : least, high]);
 }
 
-function lineSeries(chart, series, { theme, seen, above }) {
+function lineSeries(chart, series, { theme, seen, above, lowest }) {
   const colour = theme.series[series.colour];
   const points = showable(windowOf(series.points, seen), chart.y);
   const scattered = series.kind === 'scatter';
   const stepped = series.kind === 'step';
   // stairs often lie on each other: the lower ones are wider, so that they show
-  const width = scattered ? 0 : series.kind === 'area' ? 1 : stepped ? 2 + 2.5 * Math.min(above, 3) : 2;
+  const width = scattered ? 0 : series.kind === 'area' ? 1 : stepped ? 2 + Math.min(2.5 * above, 4 * above / lowest) : 2;
   return {
     type: 'line', name: series.name, data: points, z: 3,
     step: stepped ? 'end' : false,
@@ -60,7 +60,7 @@ function lines(chart, view) {
       ...(band ? [bandSeries(band, {
         stepped: series.kind === 'step', colour: view.theme.series[series.colour], dimmed: 0.18,
       })] : []),
-      lineSeries(chart, series, { ...view, above: shown.length - 1 - i })];
+      lineSeries(chart, series, { ...view, above: shown.length - 1 - i, lowest: Math.max(1, shown.length - 1) })];
   });
 }
 
@@ -174,7 +174,7 @@ function lineAxes(chart, { theme, range, zoomable, printing }) {
   const style = axisStyle(theme);
   const x = {
     ...style, ...namedBelow(chart.x.name), type: chart.x.log ? 'log' : 'value', min: range[0], max: range[1],
-    axisLabel: { ...style.axisLabel, formatter: short }, splitLine: { show: false },
+    axisLabel: { ...style.axisLabel, formatter: short, alignMaxLabel: 'right' }, splitLine: { show: false },
   };
   return {
     xAxis: x,
