@@ -106,15 +106,26 @@ static void wipe_bar(const progress_bar *bar)
 
 /* ----------------------------------------------------------------------------------------------------- command */
 
-static void print_results(const command_line *given, const ek_study *study)
+/* Names, and beside the longest of them values. */
+static void print_facts(const json_t *facts)
 {
-    size_t i;
+    size_t i, width = 0;
     json_t *fact;
-    json_array_foreach(study->facts, i, fact)
+    json_array_foreach(facts, i, fact)
     {
-        printf("%-16s %s\n", json_string_value(json_object_get(fact, "name")),
+        size_t length = json_string_length(json_object_get(fact, "name"));
+        width = length > width ? length : width;
+    }
+    json_array_foreach(facts, i, fact)
+    {
+        printf("%-*s  %s\n", (int)width, json_string_value(json_object_get(fact, "name")),
                json_string_value(json_object_get(fact, "value")));
     }
+}
+
+static void print_results(const command_line *given, const ek_study *study)
+{
+    print_facts(study->facts);
     const char *name, *before = ": ";
     json_t *table;
     printf("%s", given->folder);

@@ -92,3 +92,12 @@ ek_status ek_sample_chart(json_t *series, double x, const ek_mean *part)
     return ek_study_band(series, x, 100 * part->mean, 100 * (part->mean - part->half_width),
                          100 * (part->mean + part->half_width));
 }
+
+ek_status ek_sample_fact(ek_study *study, const char *name, const ek_sampled_means *means)
+{
+    double lost[EK_POLICIES];
+    for (int policy = 0; policy < EK_POLICIES; policy++)
+        lost[policy] = 100 * means->lost[EK_PACKED][policy].mean;
+    return ek_study_fact(study, name, "dp-drop %.2f %%, reroute %.2f %%, ntp %.2f %%, ntp-pw %.2f %%",
+                         lost[EK_POLICY_DROP], lost[EK_POLICY_REROUTE], lost[EK_POLICY_NTP], lost[EK_POLICY_NTP_PW]);
+}

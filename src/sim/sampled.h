@@ -24,6 +24,9 @@ double ek_sample_fraction(const ek_scenario *scenario, uint32_t point);
 /* A point of a chart, in percent, with the band of its interval. */
 ek_status ek_sample_chart(json_t *series, double x, const ek_mean *part);
 
+/* A fact of the page: the throughput that a point loses under each policy, packed. */
+ek_status ek_sample_fact(ek_study *study, const char *name, const ek_sampled_means *means);
+
 /* Adds a row [key…, arrangement, policy, mean, half width, worst] for each of them; `keys` is taken over. */
 ek_status ek_sample_rows(json_t *table, json_t *keys, const ek_sampled_means *means, bool with_left);
 

@@ -10,18 +10,25 @@
 const char *const ek_study_names[EK_STUDY_KINDS + 1] = {"throughput", "availability", "goodput",    "spares", "blast",
                                                         "domains",    "degrees",      "validation", NULL};
 
+#define POLICIES                                                                                                       \
+    "dp-drop: a replica with a failed device is dropped, and its samples with it. reroute: it is dropped, and the "    \
+    "others take its samples. ntp: it goes on at a lower TP degree, with as many samples as it is done with in time. " \
+    "ntp-pw: likewise, with raised power. docs/simulator.md has every assumption."
+
 static const struct {
     ek_study_function *run;
-    const char *title;
+    const char *title, *text; /* NULL: the page needs no words before its figures */
 } kinds[EK_STUDY_KINDS] = {
-    {ek_study_throughput, "Throughput against the failed fraction"},
-    {ek_study_availability, "Availability of tensor-parallel groups"},
-    {ek_study_goodput, "Goodput over time"},
-    {ek_study_spares, "Spare domains at a fixed global batch"},
-    {ek_study_blast, "Blast radius of a failure"},
-    {ek_study_domains, "Size of scale-up domains"},
-    {ek_study_degrees, "Reduced degrees: samples and power"},
-    {ek_study_validation, "The performance model beside published times"},
+    {ek_study_throughput, "Throughput against the failed fraction", POLICIES},
+    {ek_study_availability, "Availability of tensor-parallel groups", NULL},
+    {ek_study_goodput, "Goodput over time",
+     POLICIES " restart, ntp-restart and ntp-pw-restart restart from a checkpoint after a failure (dp-drop, ntp, "
+              "ntp-pw, packed anew); the others recover in place."},
+    {ek_study_spares, "Spare domains at a fixed global batch", POLICIES},
+    {ek_study_blast, "Blast radius of a failure", POLICIES},
+    {ek_study_domains, "Size of scale-up domains", POLICIES},
+    {ek_study_degrees, "Reduced degrees: samples and power", NULL},
+    {ek_study_validation, "The performance model beside published times", NULL},
 };
 
 const char *ek_study_name(ek_study_kind kind)
@@ -51,8 +58,10 @@ void ek_study_release(ek_study *study)
 
 json_t *ek_study_page(const ek_study *study)
 {
-    return json_pack("{s:s, s:s, s:O, s:O}", "title", kinds[study->scenario->study.kind].title, "subtitle",
-                     study->scenario->path, "facts", study->facts, "sections", study->sections);
+    const char *text = kinds[study->scenario->study.kind].text;
+    return json_pack("{s:s, s:s, s:o, s:O, s:O}", "title", kinds[study->scenario->study.kind].title, "subtitle",
+                     study->scenario->path, "text", text ? json_pack("[s]", text) : json_array(), "facts", study->facts,
+                     "sections", study->sections);
 }
 
 json_t *ek_study_table(ek_study *study, const char *name, const char *const *columns, size_t column_count)

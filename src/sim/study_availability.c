@@ -32,6 +32,8 @@ static ek_status add_curve(ek_study *study, json_t *table, json_t *chart, uint32
             ek_study_add(ek_study_rows(table), json_pack("[i, f, f, f, f]", (int)size, fraction, means.whole_cells.mean,
                                                          means.whole_cells.half_width, pow(1 - fraction, size))));
         EK_TRY(ek_sample_chart(series, 100 * fraction, &means.whole_cells));
+        if (point + 1 == scenario->study.points)
+            EK_TRY(ek_study_fact(study, name, "%.1f %% of groups", 100 * means.whole_cells.mean));
     }
     return EK_OK;
 }
@@ -47,6 +49,7 @@ ek_status ek_study_availability(ek_study *study)
                             "nonuniform tensor parallelism one failed device takes its whole group away.",
                             &section));
     EK_TRY(ek_study_chart(section, "line", "failed fraction of devices, %", "TP groups available, %", &chart));
+    EK_TRY(ek_study_fact(study, "without a failure", "at %.2f %% of devices failed", 100 * settings->fraction_most));
     for (size_t i = 0; i < count; i++)
         EK_TRY(add_curve(study, table, chart, (uint32_t)i, (uint32_t)count, sizes[i]));
     return ek_study_show(section, table);

@@ -1,5 +1,6 @@
 /* Throughput lost when a failure takes its neighbours along, at a fixed number of failures. */
 #include <math.h>
+#include <stdio.h>
 
 #include "base/error.h"
 #include "sim/sampled.h"
@@ -10,13 +11,19 @@ static const char *const columns[] = {"blast_radius", "failures", "failed_fracti
 
 static const uint32_t default_sizes[] = {1, 2, 4, 8};
 
+static uint32_t failures_of(const ek_scenario *scenario)
+{
+    return (uint32_t)lround(scenario->study.fraction_most * ek_sample_devices(scenario));
+}
+
 static ek_status add_size(ek_study *study, uint32_t size, json_t *table, json_t *const series[EK_POLICIES])
 {
     const ek_scenario *scenario = study->scenario;
     uint32_t devices = ek_sample_devices(scenario), slots = scenario->hardware.domain_slots;
-    uint32_t failures = (uint32_t)lround(scenario->study.fraction_most * devices);
+    uint32_t failures = failures_of(scenario);
     ek_scenario changed = *scenario;
     ek_sampled_means means;
+    char name[40];
     changed.failures.blast_radius = size;
     if (slots % size != 0)
         return ek_fail(EK_INVALID, "study.sizes: found %u; numbers that divide network.domain_slots, %u, are needed",
@@ -26,7 +33,8 @@ static ek_status add_size(ek_study *study, uint32_t size, json_t *table, json_t 
     EK_TRY(ek_sample_rows(table, json_pack("[i, i, f]", (int)size, (int)failures, fraction), &means, true));
     for (int policy = 0; policy < EK_POLICIES; policy++)
         EK_TRY(ek_sample_chart(series[policy], size, &means.lost[EK_PACKED][policy]));
-    return EK_OK;
+    snprintf(name, sizeof name, "%u device%s a failure", size, size > 1 ? "s" : "");
+    return ek_sample_fact(study, name, &means);
 }
 
 ek_status ek_study_blast(ek_study *study)
@@ -43,6 +51,7 @@ ek_status ek_study_blast(ek_study *study)
     EK_TRY(ek_study_chart(section, "line", "devices of a failure", "throughput lost, %", &chart));
     for (int policy = 0; policy < EK_POLICIES; policy++)
         EK_TRY(ek_study_series(chart, ek_policy_names[policy], &series[policy]));
+    EK_TRY(ek_study_fact(study, "throughput lost", "with %u failures, packed", failures_of(study->scenario)));
     for (size_t i = 0; i < count; i++) {
         ek_study_part(study, (uint32_t)i, (uint32_t)count);
         EK_TRY(add_size(study, sizes[i], table, series));

@@ -11,11 +11,13 @@ static const char *const columns[] = {"domain_size", "devices", "replicas",  "fa
 
 static const uint32_t default_sizes[] = {8, 16, 32, 72};
 
-static ek_status add_point(ek_study *study, json_t *table, uint32_t size, uint32_t devices,
+/* `headline`: the point is a fact of the page, too. */
+static ek_status add_point(ek_study *study, json_t *table, uint32_t size, uint32_t devices, bool headline,
                            json_t *const series[EK_POLICIES])
 {
     ek_scenario resized;
     ek_sampled_means means;
+    char name[48];
     EK_TRY(ek_sample_resize(study->scenario, size, devices, &resized));
     uint32_t all = ek_sample_devices(&resized);
     uint32_t failures = (uint32_t)lround(resized.study.fraction_most * all / resized.failures.blast_radius);
@@ -25,7 +27,8 @@ static ek_status add_point(ek_study *study, json_t *table, uint32_t size, uint32
                           &means, true));
     for (int policy = 0; policy < EK_POLICIES; policy++)
         EK_TRY(ek_sample_chart(series[policy], all, &means.lost[EK_PACKED][policy]));
-    return EK_OK;
+    snprintf(name, sizeof name, "domains of %u", size);
+    return headline ? ek_sample_fact(study, name, &means) : EK_OK;
 }
 
 ek_status ek_study_domains(ek_study *study)
@@ -37,6 +40,8 @@ ek_status ek_study_domains(ek_study *study)
     const uint32_t *clusters = settings->cluster_count ? settings->clusters : &own;
     size_t cluster_count = settings->cluster_count ? settings->cluster_count : 1;
     json_t *table = ek_study_table(study, "domains", columns, COLUMNS), *section, *chart;
+    EK_TRY(ek_study_fact(study, "throughput lost", "at %.2f %% of %u devices failed, packed",
+                         100 * settings->fraction_most, clusters[cluster_count - 1]));
     for (size_t i = 0; i < count; i++) {
         json_t *series[EK_POLICIES];
         char heading[64];
@@ -48,7 +53,7 @@ ek_status ek_study_domains(ek_study *study)
             EK_TRY(ek_study_series(chart, ek_policy_names[policy], &series[policy]));
         for (size_t j = 0; j < cluster_count; j++) {
             ek_study_part(study, (uint32_t)(i * cluster_count + j), (uint32_t)(count * cluster_count));
-            EK_TRY(add_point(study, table, sizes[i], clusters[j], series));
+            EK_TRY(add_point(study, table, sizes[i], clusters[j], j + 1 == cluster_count, series));
         }
     }
     return EK_OK;

@@ -150,8 +150,11 @@ static ek_status add_means(const goodput_run *run)
                             &section));
     EK_TRY(ek_study_chart(section, "bar", "", "part of the time, %", &chart));
     if (json_object_set_new(chart, "categories", names = json_array()) != 0 ||
-        json_object_set_new(chart, "stacked", json_true()) != 0)
+        json_object_set_new(chart, "flat", json_true()) != 0 || json_object_set_new(chart, "stacked", json_true()) != 0)
         return ek_fail(EK_NO_MEMORY, "no memory for a chart");
+    EK_TRY(ek_study_fact(run->study, "work that counts", "of %g days, mean of %u %s",
+                         run->study->scenario->study.horizon_days, run->histories,
+                         run->histories == 1 ? "history" : "histories"));
     for (int part = 0; part < PARTS; part++)
         EK_TRY(ek_study_series(chart, measures[part].name, &series[part]));
     EK_TRY(make_shown(section, &shown));

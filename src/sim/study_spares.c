@@ -190,10 +190,10 @@ static ek_status add_results(const spares_run *run)
                             "pause; spares_by_time: enough for the job to run in that part of the time.",
                             &section));
     EK_TRY(ek_study_chart(section, "line", "spare domains", "histories without a pause, %", &chart));
+    EK_TRY(ek_study_fact(run->study, "no pause", "in %g %% of histories of %g days", 100 * settings->quantile,
+                         settings->horizon_days));
     for (int policy = 0; policy < POLICIES; policy++)
         EK_TRY(add_policy(run, policy, table, least, chart));
-    EK_TRY(ek_study_fact(run->study, "for", "%g %% of histories of %g days", 100 * settings->quantile,
-                         settings->horizon_days));
     return ek_study_show(section, least);
 }
 

@@ -1,5 +1,6 @@
 /* Steady throughput lost against the failed fraction of devices. */
 #include <math.h>
+#include <stdio.h>
 
 #include "base/error.h"
 #include "sim/sampled.h"
@@ -16,6 +17,15 @@ typedef struct throughput_curves {
     ek_scenario strict_scenario;
 } throughput_curves;
 
+/* Dashed: where power gains nothing it lies on NTP's curve. */
+static ek_status start_strict(json_t *chart, json_t **series)
+{
+    EK_TRY(ek_study_series(chart, STRICT, series));
+    if (json_object_set_new(*series, "dashed", json_true()) != 0)
+        return ek_fail(EK_NO_MEMORY, "no memory for a chart");
+    return EK_OK;
+}
+
 static ek_status make_charts(ek_study *study, throughput_curves *curves)
 {
     static const char *const headings[EK_ARRANGEMENTS] = {"Packed at a restart", "Left where failures fell"};
@@ -29,7 +39,7 @@ static ek_status make_charts(ek_study *study, throughput_curves *curves)
         for (int policy = 0; policy < EK_POLICIES; policy++)
             EK_TRY(ek_study_series(chart, ek_policy_names[policy], &curves->series[arrangement][policy]));
         if (curves->with_strict)
-            EK_TRY(ek_study_series(chart, STRICT, &curves->strict[arrangement]));
+            EK_TRY(start_strict(chart, &curves->strict[arrangement]));
     }
     return EK_OK;
 }
@@ -50,6 +60,19 @@ static ek_status add_strict(ek_study *study, const throughput_curves *curves, do
     return EK_OK;
 }
 
+/* What the last point loses. */
+static ek_status add_facts(ek_study *study, const ek_sampled_means *means, double fraction)
+{
+    EK_TRY(ek_study_fact(study, "throughput lost", "at %.2f %% of devices failed", 100 * fraction));
+    for (int arrangement = 0; arrangement < EK_ARRANGEMENTS; arrangement++)
+        for (int policy = 0; policy < EK_POLICIES; policy++) {
+            char name[40];
+            snprintf(name, sizeof name, "%s, %s", ek_policy_names[policy], ek_arrangement_names[arrangement]);
+            EK_TRY(ek_study_fact(study, name, "%.2f %%", 100 * means->lost[arrangement][policy].mean));
+        }
+    return EK_OK;
+}
+
 static ek_status add_point(ek_study *study, throughput_curves *curves, uint32_t point)
 {
     const ek_scenario *scenario = study->scenario;
@@ -65,10 +88,9 @@ static ek_status add_point(ek_study *study, throughput_curves *curves, uint32_t 
         for (int policy = 0; policy < EK_POLICIES; policy++) {
             const ek_mean *lost = &means.lost[arrangement][policy];
             EK_TRY(ek_sample_chart(curves->series[arrangement][policy], 100 * fraction, lost));
-            if (point + 1 == scenario->study.points)
-                EK_TRY(ek_study_fact(study, ek_policy_names[policy], "%.2f %% lost at %.2f %%, %s", 100 * lost->mean,
-                                     100 * fraction, ek_arrangement_names[arrangement]));
         }
+    if (point + 1 == scenario->study.points)
+        EK_TRY(add_facts(study, &means, fraction));
     if (!curves->with_strict)
         return EK_OK;
     ek_study_part(study, runs * point + 1, runs * scenario->study.points);

@@ -1,6 +1,5 @@
 /* `evenkeel sim` from outside: its files, that they are the same bytes every time, and its refusals. */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +17,7 @@
 
 typedef struct outcome {
     int status;
-    char errors[2000];
+    char errors[2000], output[2000];
 } outcome;
 
 /* Runs `evenkeel sim` with arguments[] (ends with NULL). */
@@ -27,13 +26,14 @@ static outcome run(const char *const *arguments)
     const char *words[32] = {COMMAND, "sim"};
     for (size_t i = 0; arguments[i]; i++)
         words[i + 2] = arguments[i];
-    FILE *errors = tmpfile();
+    FILE *errors = tmpfile(), *output = tmpfile();
     assert_non_null(errors);
+    assert_non_null(output);
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
         dup2(fileno(errors), STDERR_FILENO);
-        dup2(open("/dev/null", O_WRONLY), STDOUT_FILENO);
+        dup2(fileno(output), STDOUT_FILENO);
         execv(COMMAND, (char *const *)words);
         _exit(127);
     }
@@ -43,8 +43,11 @@ static outcome run(const char *const *arguments)
     assert_true(WIFEXITED(status));
     got.status = WEXITSTATUS(status);
     rewind(errors);
+    rewind(output);
     got.errors[fread(got.errors, 1, sizeof got.errors - 1, errors)] = '\0';
+    got.output[fread(got.output, 1, sizeof got.output - 1, output)] = '\0';
     fclose(errors);
+    fclose(output);
     return got;
 }
 #define RUN(...) run((const char *const[]){__VA_ARGS__, NULL})
@@ -94,18 +97,27 @@ static void check_table(const char *name, unsigned lines_least)
     free(csv);
 }
 
+/* A line of what was printed begins so, and does not end there. */
+static void check_figure(const char *figure, const char *output)
+{
+    const char *found = strstr(output, figure);
+    if (!found || (found > output && found[-1] != '\n') || strpbrk(found + strlen(figure), "0123456789\n")[0] == '\n')
+        fail_msg("no figure \"%s\" in\n%s", figure, output);
+}
+
 static const struct {
     const char *kind, *table, *sizes;
     unsigned lines_least;
+    const char *figure; /* the beginning of a line that is printed */
 } studies[] = {
-    {"throughput", "throughput", "study.sizes=[1]", 17 * 8},
-    {"availability", "availability", "study.sizes=[2, 4]", 2 * 17},
-    {"blast", "blast", "study.sizes=[1, 2]", 2 * 8},
-    {"domains", "domains", "study.sizes=[2, 4]", 2 * 8},
-    {"degrees", "degrees", "study.sizes=[1]", 6},
-    {"goodput", "goodput", "study.sizes=[1]", 7 * 8},
-    {"goodput", "trace", "study.sizes=[1]", 100},
-    {"spares", "spares", "study.sizes=[1]", 3 * 5},
+    {"throughput", "throughput", "study.sizes=[1]", 17 * 8, "ntp, left "},
+    {"availability", "availability", "study.sizes=[2, 4]", 2 * 17, "TP4 "},
+    {"blast", "blast", "study.sizes=[1, 2]", 2 * 8, "2 devices a failure "},
+    {"domains", "domains", "study.sizes=[2, 4]", 2 * 8, "domains of 4 "},
+    {"degrees", "degrees", "study.sizes=[1]", 6, "TP3, whole units "},
+    {"goodput", "goodput", "study.sizes=[1]", 7 * 8, "ntp-pw-restart "},
+    {"goodput", "trace", "study.sizes=[1]", 100, "ntp "},
+    {"spares", "spares", "study.sizes=[1]", 3 * 5, "dp-drop "},
 };
 
 /* The same seed gives the same bytes, with any number of threads; another seed gives others. */
@@ -114,7 +126,7 @@ static void test_same_bytes(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof studies / sizeof *studies; i++) {
         char kind[60], paths[3][100];
-        char *csv[3];
+        char *csv[3], output[sizeof((outcome *)0)->output] = "";
         static const char *const runs[3] = {"one", "two", "three"};
         static const char *const threads[3] = {"1", "3", "2"}, *const seeds[3] = {"7", "7", "8"};
         clear();
@@ -128,9 +140,11 @@ static void test_same_bytes(void **state)
                     "failures.per_gpu_hour=1e-3", "--set", "study.fraction_most=0.1", "--set", "study.samples=20000");
             assert_string_equal(got.errors, "");
             assert_int_equal(got.status, 0);
+            strcpy(output, got.output);
             snprintf(paths[j], sizeof paths[j], FOLDER "/%s/%s.csv", runs[j], studies[i].table);
             csv[j] = read_file(paths[j]);
         }
+        check_figure(studies[i].figure, output);
         check_table(studies[i].table, studies[i].lines_least);
         assert_int_equal(access(FOLDER "/one/report.html", F_OK) == 0, ek_report_included());
         assert_int_equal(system("test -z \"$(find " FOLDER " -name '*.unfinished')\""), 0);

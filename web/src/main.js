@@ -11,7 +11,7 @@ function createHeader({ title, subtitle, text = [], facts = [] }) {
     ...(subtitle ? [create('p', { class: 'subtitle' }, subtitle)] : []),
     ...text.map((paragraph) => create('p', { class: 'lead' }, paragraph)),
     ...(facts.length ? [create('dl', { class: 'facts' }, ...facts.map((fact) =>
-      create('div', {}, create('dt', {}, fact.name), create('dd', {}, String(fact.value)))))] : []));
+      create('div', {}, create('dt', {}, fact.name), create('dd', {}, String(fact.value).replaceAll(' %', '\u00a0%')))))] : []));
 }
 
 function createContents(sections) {

@@ -11,7 +11,6 @@ import { windowOf } from './points.js';
 
 const LEFT = 60, RIGHT = 20; // the same everywhere, so that plots stand exactly below each other
 export const MARKED_POINTS_MOST = 40; // with more a line says enough
-const HEIGHTS_MOST = 8; // of stairs that may hide each other
 const EVENT_LINES_MOST = 60; // with more the lines hide the plot
 const SYMBOLS = ['circle', 'rect', 'triangle', 'diamond', 'emptyCircle', 'emptyRect', 'emptyTriangle', 'emptyDiamond'];
 
@@ -34,14 +33,13 @@ function showableBand(band, series, y) {
   return band.filter(([, , high]) => high > 0).map(([x, low, high]) => [x, low > 0 ? low : least, high]);
 }
 
-function lineSeries(chart, series, { theme, seen, above }) {
+function lineSeries(chart, series, { theme, seen, above, lowest }) {
   const colour = theme.series[series.colour];
   const points = showable(windowOf(series.points, seen), chart.y);
   const scattered = series.kind === 'scatter';
   const stepped = series.kind === 'step';
-  // stairs of few heights often lie on each other: the lower ones are wider, so that they show
-  const wider = stepped && new Set(series.points.map((point) => point[1])).size <= HEIGHTS_MOST ? 1.2 * Math.min(above, 3) : 0;
-  const width = scattered ? 0 : series.kind === 'area' ? 1 : 2 + wider;
+  // stairs often lie on each other: the lower ones are wider, so that they show
+  const width = scattered ? 0 : series.kind === 'area' ? 1 : stepped ? 2 + Math.min(2.5 * above, 4 * above / lowest) : 2;
   return {
     type: 'line', name: series.name, data: points, z: 3,
     step: stepped ? 'end' : false,
@@ -62,7 +60,7 @@ function lines(chart, view) {
       ...(band ? [bandSeries(band, {
         stepped: series.kind === 'step', colour: view.theme.series[series.colour], dimmed: 0.18,
       })] : []),
-      lineSeries(chart, series, { ...view, above: shown.length - 1 - i })];
+      lineSeries(chart, series, { ...view, above: shown.length - 1 - i, lowest: Math.max(1, shown.length - 1) })];
   });
 }
 
