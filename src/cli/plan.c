@@ -3,10 +3,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/error.h"
+#include "base/whole_file.h"
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "plan/input.h"
@@ -111,32 +110,13 @@ static ek_status write_planning(const command_line *given, const ek_planning *pl
     }
 }
 
-static ek_status cannot_write(const char *path)
-{
-    return ek_fail(EK_IO, "--output %s: %s; name a file that can be written", path, strerror(errno));
-}
-
-/* The file is written under another name first: it is there as a whole or not at all. What is no regular file,
- * a link too (/dev/stdout), is written to as it is. */
 static ek_status write_output(const command_line *given, const ek_planning *planning)
 {
-    struct stat found;
     if (!given->output)
         return write_planning(given, planning, stdout);
-    bool whole = lstat(given->output, &found) != 0 || S_ISREG(found.st_mode);
-    char *part = NULL;
-    if (asprintf(&part, whole ? "%s.%d.part" : "%s", given->output, (int)getpid()) < 0)
-        return ek_fail(EK_NO_MEMORY, "no memory for a file name");
-    FILE *file = fopen(part, whole ? "wxe" : "we");
-    ek_status status = file ? write_planning(given, planning, file) : cannot_write(given->output);
-    if (file && (ferror(file) | fclose(file)) != 0 && status == EK_OK)
-        status = cannot_write(given->output);
-    if (file && status == EK_OK && whole && rename(part, given->output) != 0)
-        status = cannot_write(given->output);
-    if (file && status != EK_OK && whole)
-        unlink(part);
-    free(part);
-    return status;
+    ek_whole_file file;
+    EK_TRY(ek_whole_file_open(&file, given->output));
+    return ek_whole_file_end(&file, write_planning(given, planning, file.file));
 }
 
 /* ------------------------------------------------------------------------------------------------ command */

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include "base/error.h"
+#include "base/whole_file.h"
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "report/report.h"
@@ -70,7 +71,10 @@ static ek_status make_report(const command_line *given, int *exit_status)
     json_t *page;
     EK_TRY(check(given));
     EK_TRY(ek_run_describe(given->run, given->title, &page));
-    ek_status status = ek_report_write(given->output, page);
+    ek_whole_file file;
+    ek_status status = ek_whole_file_open(&file, given->output);
+    if (status == EK_OK)
+        status = ek_whole_file_end(&file, ek_report_write(file.file, page));
     json_decref(page);
     *exit_status = status == EK_OK ? EK_EXIT_DONE : status == EK_INVALID ? EK_EXIT_REFUSED : EK_EXIT_FAILED;
     return status;

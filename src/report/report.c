@@ -4,11 +4,7 @@
 #include "report/report.h"
 
 #include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/error.h"
 
@@ -31,50 +27,17 @@ static int write_escaped(const char *text, size_t size, void *file)
     return 0;
 }
 
-static bool write_page(FILE *file, const json_t *page)
+ek_status ek_report_write(FILE *file, const json_t *page)
 {
     size_t bytes = ek_report_page_bytes;
     const char *mark = memmem(ek_report_page, bytes, MARK, strlen(MARK));
     size_t before = (size_t)(mark - ek_report_page), after = bytes - before - strlen(MARK);
-    return fwrite(ek_report_page, 1, before, file) == before &&
-           json_dump_callback(page, write_escaped, file, JSON_COMPACT | JSON_REAL_PRECISION(10)) == 0 &&
-           fwrite(mark + strlen(MARK), 1, after, file) == after;
-}
-
-/* What is no regular file (/dev/null), a link too (/dev/stdout), must not be replaced by one. */
-static ek_status check_target(const char *path)
-{
-    struct stat found;
-    if (lstat(path, &found) == 0 && !S_ISREG(found.st_mode))
-        return ek_fail(EK_IO, "%s: is no regular file; name a file that can be written", path);
-    return EK_OK;
-}
-
-ek_status ek_report_write(const char *path, const json_t *page)
-{
-    EK_TRY(check_target(path));
-    char *part = NULL;
-    if (asprintf(&part, "%s.%d.part", path, (int)getpid()) < 0)
-        return ek_fail(EK_NO_MEMORY, "out of memory for a file name");
-    ek_status status = EK_OK;
-    FILE *file = fopen(part, "wxe");
-    bool written = file && write_page(file, page);
-    int error = errno;
-    if (file && fclose(file) != 0 && written) {
-        written = false;
-        error = errno;
-    }
-    if (written && rename(part, path) != 0) {
-        written = false;
-        error = errno;
-    }
-    if (!written) {
-        status = ek_fail(EK_IO, "%s: cannot be written: %s; name a file that can be written", path, strerror(error));
-        if (file)
-            unlink(part);
-    }
-    free(part);
-    return status;
+    if (fwrite(ek_report_page, 1, before, file) == before &&
+        json_dump_callback(page, write_escaped, file, JSON_COMPACT | JSON_REAL_PRECISION(10)) == 0 &&
+        fwrite(mark + strlen(MARK), 1, after, file) == after)
+        return EK_OK;
+    return ferror(file) ? ek_fail(EK_IO, "the page cannot be written (%s)", strerror(errno))
+                        : ek_fail(EK_NO_MEMORY, "no memory for the page");
 }
 
 bool ek_report_included(void)
@@ -89,9 +52,9 @@ bool ek_report_included(void)
     return false;
 }
 
-ek_status ek_report_write(const char *path, const json_t *page)
+ek_status ek_report_write(FILE *file, const json_t *page)
 {
-    (void)path;
+    (void)file;
     (void)page;
     return ek_fail(EK_INVALID, "this build carries no page for reports; build with -DEK_REPORT=ON");
 }

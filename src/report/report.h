@@ -40,6 +40,8 @@
 #ifndef EK_REPORT_REPORT_H
 #define EK_REPORT_REPORT_H
 
+#include <stdio.h>
+
 #include <jansson.h>
 
 #include <evenkeel.h>
@@ -47,8 +49,8 @@
 /* Whether this build carries the page (-DEK_REPORT=ON). */
 bool ek_report_included(void);
 
-/* Writes the page to `path` (under another name first, then renamed). EK_IO: it cannot be written, and there is nothing
- * of it. EK_INVALID: this build has no page (-DEK_REPORT=OFF). */
-ek_status ek_report_write(const char *path, const json_t *page);
+/* Writes the page to a file (base/whole_file.h opens one). EK_IO: the file takes no more, which may also be seen when
+ * it is closed. EK_INVALID: this build has no page (-DEK_REPORT=OFF). EK_NO_MEMORY. */
+ek_status ek_report_write(FILE *file, const json_t *page);
 
 #endif

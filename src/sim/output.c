@@ -3,11 +3,13 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/whole_file.h"
 #include "report/report.h"
 
 #define PATH_BYTES 4096
@@ -96,74 +98,56 @@ static void write_json(FILE *file, const json_t *table)
 
 /* ------------------------------------------------------------------------------------------------------ the files */
 
-/* A file in the making: what it holds, and what writes that; NULL: it is the page. */
-typedef struct output_file {
-    char path[PATH_BYTES], temporary[PATH_BYTES];
-    const json_t *content;
-    void (*write)(FILE *file, const json_t *table);
-} output_file;
+/* The files of a study in the making. */
+typedef struct output_set {
+    ek_whole_file *files; /* [count] */
+    size_t count;
+} output_set;
 
-static ek_status write_file(const output_file *output)
+static ek_status write_table_or_page(FILE *file, const char *ending, const json_t *content)
 {
-    if (!output->write)
-        return ek_report_write(output->temporary, output->content);
-    FILE *file = fopen(output->temporary, "we");
-    if (!file)
-        return ek_fail(EK_IO, "%s: cannot be written (%s)", output->path, strerror(errno));
-    output->write(file, output->content);
-    bool failed = ferror(file) != 0;
-    failed = fclose(file) != 0 || failed;
-    return failed ? ek_fail(EK_IO, "%s: cannot be written (%s)", output->path, strerror(errno)) : EK_OK;
-}
-
-static ek_status name_file(const output_file *output)
-{
-    if (rename(output->temporary, output->path) != 0)
-        return ek_fail(EK_IO, "%s: cannot be written (%s)", output->path, strerror(errno));
+    if (strcmp(ending, ".html") == 0)
+        return ek_report_write(file, content);
+    (strcmp(ending, ".csv") == 0 ? write_csv : write_json)(file, content);
     return EK_OK;
 }
 
-static ek_status remove_file(const output_file *output)
+static ek_status write_file(output_set *set, const char *folder, const char *name, const char *ending,
+                            const json_t *content)
 {
-    unlink(output->temporary); /* it need not be there */
-    return EK_OK;
+    char path[PATH_BYTES];
+    ek_whole_file *file = &set->files[set->count];
+    EK_TRY(make_path(folder, name, ending, path));
+    EK_TRY(ek_whole_file_open(file, path));
+    set->count++;
+    EK_TRY(write_table_or_page(file->file, ending, content));
+    return ek_whole_file_close(file);
 }
 
-static ek_status act_on(ek_status (*act)(const output_file *output), const char *folder, const char *name,
-                        const char *ending, const json_t *content, void (*write)(FILE *file, const json_t *table))
-{
-    output_file output = {.content = content, .write = write};
-    char unfinished[32];
-    snprintf(unfinished, sizeof unfinished, "%s.unfinished", ending);
-    EK_TRY(make_path(folder, name, ending, output.path));
-    EK_TRY(make_path(folder, name, unfinished, output.temporary));
-    return act(&output);
-}
-
-/* Acts on every file of the study, the page last, if this build has one; the first failure ends it. */
-static ek_status on_each_file(ek_status (*act)(const output_file *output), const char *folder, const ek_study *study,
-                              const json_t *page)
+/* The page last, if this build has one. */
+static ek_status write_files(output_set *set, const char *folder, const ek_study *study, const json_t *page)
 {
     const char *name;
     json_t *table;
     json_object_foreach(study->tables, name, table)
     {
-        EK_TRY(act_on(act, folder, name, ".csv", table, write_csv));
-        EK_TRY(act_on(act, folder, name, ".json", table, write_json));
+        EK_TRY(write_file(set, folder, name, ".csv", table));
+        EK_TRY(write_file(set, folder, name, ".json", table));
     }
-    return ek_report_included() ? act_on(act, folder, "report", ".html", page, NULL) : EK_OK;
+    return ek_report_included() ? write_file(set, folder, "report", ".html", page) : EK_OK;
 }
 
 ek_status ek_output_write(const char *folder, const ek_study *study)
 {
     json_t *page = ek_study_page(study);
-    if (!page)
-        return ek_fail(EK_NO_MEMORY, "no memory for the page of a study");
-    ek_status status = on_each_file(write_file, folder, study, page);
-    if (status == EK_OK)
-        status = on_each_file(name_file, folder, study, page);
-    if (status != EK_OK)
-        on_each_file(remove_file, folder, study, page);
+    output_set set = {calloc(2 * json_object_size(study->tables) + 1, sizeof *set.files), 0};
+    ek_status status = page && set.files ? write_files(&set, folder, study, page)
+                                         : ek_fail(EK_NO_MEMORY, "no memory for the results of a study");
+    for (size_t i = 0; i < set.count && status == EK_OK; i++)
+        status = ek_whole_file_name(&set.files[i]);
+    for (size_t i = 0; i < set.count && status != EK_OK; i++)
+        ek_whole_file_end(&set.files[i], status);
+    free(set.files);
     json_decref(page);
     return status;
 }

@@ -3,6 +3,7 @@
 
 #include <jansson.h>
 
+#include "base/whole_file.h"
 #include "report/report.h"
 
 int main(int argc, char **argv)
@@ -13,7 +14,10 @@ int main(int argc, char **argv)
         fprintf(stderr, "write_page: %s\n", argc == 3 ? error.text : "DESCRIPTION.json PAGE.html are needed");
         return 2;
     }
-    ek_status status = ek_report_write(argv[2], page);
+    ek_whole_file file;
+    ek_status status = ek_whole_file_open(&file, argv[2]);
+    if (status == EK_OK)
+        status = ek_whole_file_end(&file, ek_report_write(file.file, page));
     if (status != EK_OK)
         fprintf(stderr, "write_page: %s\n", ek_error());
     json_decref(page);

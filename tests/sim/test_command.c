@@ -147,7 +147,7 @@ static void test_same_bytes(void **state)
         check_figure(studies[i].figure, output);
         check_table(studies[i].table, studies[i].lines_least);
         assert_int_equal(access(FOLDER "/one/report.html", F_OK) == 0, ek_report_included());
-        assert_int_equal(system("test -z \"$(find " FOLDER " -name '*.unfinished')\""), 0);
+        assert_int_equal(system("test -z \"$(find " FOLDER " -name '*.part')\""), 0);
         assert_string_equal(csv[0], csv[1]);
         if (strcmp(studies[i].kind, "degrees") != 0) /* which draws nothing */
             assert_string_not_equal(csv[0], csv[2]);
@@ -236,7 +236,7 @@ static void test_full_disk(void **state)
     expect(anew, 1, "evenkeel: " FOLDER "/new/throughput.json: cannot be written (File too large)");
     char *second = read_file(FOLDER "/out/throughput.csv");
     assert_string_equal(first, second);
-    assert_int_equal(system("test -z \"$(find " FOLDER " -name '*.unfinished')\""), 0);
+    assert_int_equal(system("test -z \"$(find " FOLDER " -name '*.part')\""), 0);
     assert_int_equal(access(nowhere_yet, F_OK), -1);
     free(first);
     free(second);
