@@ -1,6 +1,7 @@
 /* Tables as CSV and JSON, the page as report.html. */
 #include "sim/output.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,18 +23,38 @@ static ek_status make_path(const char *folder, const char *name, const char *end
     return EK_OK;
 }
 
+static bool has_file(const char *folder, const char *name, const char *ending)
+{
+    char path[PATH_BYTES];
+    return snprintf(path, sizeof path, "%s/%s%s", folder, name, ending) < PATH_BYTES && access(path, F_OK) == 0;
+}
+
+/* A page, or where the build that made them has none, a table as CSV and as JSON. */
+static bool holds_results(const char *folder)
+{
+    bool found = has_file(folder, "report", ".html");
+    DIR *directory = opendir(folder);
+    for (const struct dirent *entry; !found && directory && (entry = readdir(directory));) {
+        size_t length = strlen(entry->d_name), stem = length > 4 ? length - 4 : 0;
+        char name[sizeof entry->d_name];
+        snprintf(name, sizeof name, "%.*s", (int)stem, entry->d_name);
+        found = stem > 0 && strcmp(entry->d_name + stem, ".csv") == 0 && has_file(folder, name, ".json");
+    }
+    if (directory)
+        closedir(directory);
+    return found;
+}
+
 ek_status ek_output_prepare(const char *folder, bool overwrite)
 {
-    char page[PATH_BYTES];
     struct stat found;
-    EK_TRY(make_path(folder, "report", ".html", page));
     if (mkdir(folder, 0777) != 0 && errno != EEXIST)
         return ek_fail(EK_IO, "--out %s: the folder cannot be made (%s)", folder, strerror(errno));
     if (stat(folder, &found) != 0 || !S_ISDIR(found.st_mode))
         return ek_fail(EK_INVALID, "--out %s: is no folder", folder);
     if (access(folder, W_OK | X_OK) != 0)
         return ek_fail(EK_IO, "--out %s: cannot be written to (%s)", folder, strerror(errno));
-    if (!overwrite && access(page, F_OK) == 0)
+    if (!overwrite && holds_results(folder))
         return ek_fail(EK_INVALID, "--out %s: holds the results of a study; name another folder, or add --overwrite",
                        folder);
     return EK_OK;

@@ -45,6 +45,8 @@ ek_status ek_study_run(ek_study *study)
         return ek_fail(EK_NO_MEMORY, "no memory for the tables of a study");
     ek_study_part(study, 0, 1);
     ek_status status = kinds[study->scenario->study.kind].run(study);
+    if (status == EK_IO) /* a study writes nothing: the scenario names a file that cannot be read */
+        status = EK_INVALID;
     return status == EK_INVALID ? ek_scenario_locate(study->scenario, status) : status;
 }
 

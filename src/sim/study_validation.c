@@ -126,8 +126,10 @@ static ek_status add_all_published(ek_study *study)
     struct dirent **entries;
     int count = scandir(folder, &entries, is_job, by_name);
     if (count < 0)
-        return ek_fail(EK_IO, "%s: %s", folder, strerror(errno));
-    ek_status status = count ? EK_OK : ek_fail(EK_INVALID, "%s: no file in it ends in " SUFFIX, folder);
+        return ek_fail(EK_INVALID, "validation.jobs: %s: %s; the path is taken from the working directory", folder,
+                       strerror(errno));
+    ek_status status =
+        count ? EK_OK : ek_fail(EK_INVALID, "validation.jobs: %s: no file in it ends in " SUFFIX, folder);
     for (int i = 0; i < count; i++) {
         if (status == EK_OK)
             status = add_file(folder, entries[i]->d_name, table, &chart);

@@ -97,7 +97,7 @@ static void refuse(const char *override, const char *text)
     ek_scenario *scenario;
     assert_ok(ek_scenario_read(&scenario, SCENARIO, &override, 1));
     ek_study study = {.scenario = scenario};
-    assert_int_not_equal(ek_study_run(&study), EK_OK);
+    assert_int_equal(ek_study_run(&study), EK_INVALID);
     if (strcmp(ek_error(), text) != 0)
         fail_msg("\"%s\" instead of \"%s\"", ek_error(), text);
     ek_study_release(&study);
@@ -107,8 +107,12 @@ static void refuse(const char *override, const char *text)
 static void missing_and_foreign_files_are_refused(void **state)
 {
     (void)state;
-    refuse("validation.jobs=/nowhere", "/nowhere: No such file or directory");
-    refuse("validation.jobs=docs", "docs: no file in it ends in .yaml");
+    refuse(
+        "validation.jobs=/nowhere",
+        "--set validation.jobs=/nowhere: validation.jobs: /nowhere: No such file or directory; the path is taken from "
+        "the working directory");
+    refuse("validation.jobs=docs", "--set validation.jobs=docs: validation.jobs: docs: no file in it ends in .yaml");
+    refuse("validation.ranges=nowhere", "nowhere: cannot be opened (No such file or directory); a YAML file is needed");
     refuse("validation.ranges=examples/published/175b-full.yaml",
            "examples/published/175b-full.yaml:2: unknown section \"published\"; the sections are ranges");
 }
