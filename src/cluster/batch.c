@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+const char *const ek_batch_policy_names[] = {"keep", "shrink", "rebalance", NULL};
+
 /* The range that an even split over `parts` gives to part `index`. */
 static ek_batch_share even_share(uint32_t samples, uint32_t parts, uint32_t index)
 {
