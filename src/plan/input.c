@@ -150,12 +150,9 @@ static ek_status read_settings(const ek_settings *settings, const char *const *o
 
 ek_status ek_plan_input_locate(const ek_plan_input *input, ek_status status)
 {
-    size_t length = strcspn(ek_error(), ":");
     for (int file = 0; file < 2; file++)
-        for (size_t i = 0; i < input->files[file].count; i++)
-            if (strlen(input->files[file].fields[i].key) == length &&
-                strncmp(input->files[file].fields[i].key, ek_error(), length) == 0)
-                return ek_settings_locate(&input->files[file], status);
+        if (ek_settings_blamed(&input->files[file]))
+            return ek_settings_locate(&input->files[file], status);
     return status;
 }
 

@@ -225,12 +225,10 @@ ek_status ek_scenario_locate(const ek_scenario *scenario, ek_status status)
 {
     ek_field fields[EK_SCENARIO_FIELDS_MOST];
     ek_origin origins[EK_SCENARIO_FIELDS_MOST];
-    size_t count = ek_scenario_fields(fields), length = strcspn(ek_error(), ":"), i = 0;
+    size_t count = ek_scenario_fields(fields);
     memcpy(origins, scenario->origins, sizeof origins);
-    while (i < count && (strlen(fields[i].key) != length || strncmp(fields[i].key, ek_error(), length) != 0))
-        i++;
     const ek_settings settings = {.fields = fields, .count = count, .path = scenario->path, .origins = origins};
-    return i < count ? ek_settings_locate(&settings, status) : status;
+    return ek_settings_blamed(&settings) ? ek_settings_locate(&settings, status) : status;
 }
 
 void ek_scenario_destroy(ek_scenario *scenario)
