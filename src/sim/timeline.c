@@ -16,6 +16,7 @@ const ek_conduct ek_conducts[EK_CONDUCTS] = {
 };
 
 #define SECONDS_PER_HOUR 3600.0
+#define NOTHING 1e-9 /* of the horizon: what rounding leaves of work that was all done again */
 
 typedef struct timeline_job {
     const ek_scenario *scenario;
@@ -266,7 +267,8 @@ static ek_goodput divide(const timeline_job *job)
     goodput.redone /= hours;
     goodput.checkpoints /= hours;
     goodput.per_gpu = goodput.done * needed / owned;
-    goodput.energy = job->joules / (needed * job->scenario->hardware.tdp_watts * hours) / goodput.done;
+    double full = needed * job->scenario->hardware.tdp_watts * hours; /* watt hours, with no failure */
+    goodput.energy = goodput.done > NOTHING ? job->joules / full / goodput.done : NAN;
     return goodput;
 }
 
