@@ -80,16 +80,22 @@ ek_status ek_whole_file_name(ek_whole_file *whole)
     return EK_OK;
 }
 
+static void discard(ek_whole_file *whole)
+{
+    if (whole->file)
+        fclose(whole->file);
+    if (whole->part)
+        unlink(whole->part);
+    release(whole);
+}
+
 ek_status ek_whole_file_end(ek_whole_file *whole, ek_status status)
 {
     if (status == EK_OK)
         status = ek_whole_file_close(whole);
     if (status == EK_OK)
         status = ek_whole_file_name(whole);
-    if (whole->file)
-        fclose(whole->file);
-    if (whole->part)
-        unlink(whole->part);
-    release(whole);
+    if (status != EK_OK)
+        discard(whole);
     return status;
 }

@@ -363,9 +363,20 @@ ek_status ek_settings_refuse(const ek_settings *settings, const char *key, const
     return ek_settings_locate(settings, EK_INVALID);
 }
 
+/* Of the key that the current error text begins with; count if there is none. */
+static size_t find_blamed(const ek_settings *settings)
+{
+    return find_field(settings, ek_error(), strcspn(ek_error(), ":"));
+}
+
+bool ek_settings_blamed(const ek_settings *settings)
+{
+    return find_blamed(settings) < settings->count;
+}
+
 ek_status ek_settings_locate(const ek_settings *settings, ek_status status)
 {
-    size_t index = find_field(settings, ek_error(), strcspn(ek_error(), ":"));
+    size_t index = find_blamed(settings);
     ek_origin origin = {0};
     if (index < settings->count)
         origin = settings->origins[index];

@@ -71,6 +71,9 @@ bool ek_settings_given(const ek_settings *settings, const char *key);
 ek_status ek_settings_refuse(const ek_settings *settings, const char *key, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* True if the current error text begins with one of the keys: "model.heads: …". */
+bool ek_settings_blamed(const ek_settings *settings);
+
 /* Puts the place of the key that the current error text begins with ("model.heads: …") in front of it. */
 ek_status ek_settings_locate(const ek_settings *settings, ek_status status);
 

@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+const char *const ek_batch_policy_names[] = {"keep", "shrink", "rebalance", NULL};
+
 ek_batch_share ek_batch_even(uint32_t samples, uint32_t parts, uint32_t index)
 {
     uint32_t first = (uint32_t)((uint64_t)index * samples / parts);

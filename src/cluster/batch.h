@@ -12,6 +12,8 @@
 
 typedef enum ek_batch_policy { EK_BATCH_KEEP, EK_BATCH_SHRINK, EK_BATCH_REBALANCE } ek_batch_policy;
 
+extern const char *const ek_batch_policy_names[]; /* in that order; ends with NULL */
+
 typedef struct ek_batch_share {
     uint32_t first, count; /* samples of the global batch */
 } ek_batch_share;

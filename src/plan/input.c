@@ -8,8 +8,6 @@
 
 #define COUNT_MOST 1048576u
 
-static const char *const policy_choices[] = {"keep", "shrink", "rebalance", NULL}; /* ek_batch_policy */
-
 #define PLACE(member) .offset = offsetof(ek_plan_input, member), .bytes = sizeof(((ek_plan_input *)0)->member)
 #define WHOLE(member, from, to) .kind = EK_FIELD_WHOLE, PLACE(member), .least = (from), .most = (to)
 #define REAL(member, from, to) .kind = EK_FIELD_REAL, PLACE(member), .least_real = (from), .most_real = (to)
@@ -41,7 +39,8 @@ static const ek_field own_fields[] = {
     {"cluster.restart_seconds", REAL(cluster.restart_seconds, 0, 1e6), .otherwise = "600",
      .help = "what a restart of the job costs beside moving state"},
 
-    {"batch.policy", .kind = EK_FIELD_CHOICE, PLACE(power.policy), .choices = policy_choices, .otherwise = "keep",
+    {"batch.policy", .kind = EK_FIELD_CHOICE, PLACE(power.policy), .choices = ek_batch_policy_names,
+     .otherwise = "keep",
      .help =
          "what a replica that power cannot keep in step does: keep: it takes longer; shrink: it leaves out samples; "
          "rebalance: it hands samples to the others"},
@@ -151,24 +150,16 @@ static ek_status read_settings(const ek_settings *settings, const char *const *o
 
 ek_status ek_plan_input_locate(const ek_plan_input *input, ek_status status)
 {
-    size_t length = strcspn(ek_error(), ":");
     for (int file = 0; file < 2; file++)
-        for (size_t i = 0; i < input->files[file].count; i++)
-            if (strlen(input->files[file].fields[i].key) == length &&
-                strncmp(input->files[file].fields[i].key, ek_error(), length) == 0)
-                return ek_settings_locate(&input->files[file], status);
+        if (ek_settings_blamed(&input->files[file]))
+            return ek_settings_locate(&input->files[file], status);
     return status;
 }
 
 static ek_status set_options(ek_plan_input *input)
 {
-    ek_curve curve = ek_curve_default();
-    if (input->power.curve) {
-        ek_curve_point points[EK_CURVE_POINTS_MOST];
-        for (size_t i = 0; i < input->power.curve_count && i < EK_CURVE_POINTS_MOST; i++)
-            points[i] = (ek_curve_point){input->power.curve[2 * i], input->power.curve[2 * i + 1]};
-        EK_TRY(ek_curve_create(&curve, points, input->power.curve_count));
-    }
+    ek_curve curve;
+    EK_TRY(ek_curve_from_pairs(&curve, input->power.curve, input->power.curve_count));
     input->options = (ek_plan_options){.inventory = input->inventory,
                                        .perf = input->perf,
                                        .parallel = &input->parallel,

@@ -50,7 +50,6 @@ static json_t *cluster_of(json_writer *writer)
 
 static json_t *job_of(json_writer *writer)
 {
-    static const char *const policies[] = {"keep", "shrink", "rebalance"};
     const ek_perf_parallel *parallel = &writer->plan->parallel;
     json_t *job = json_object();
     set(writer, job, "dp", json_integer(parallel->dp));
@@ -60,7 +59,7 @@ static json_t *job_of(json_writer *writer)
     set(writer, job, "least_tp", json_integer(writer->plan->least_degree));
     set(writer, job, "global_batch", json_integer(parallel->global_batch));
     set(writer, job, "micro_batch", json_integer(parallel->micro_batch));
-    set(writer, job, "policy", json_string(policies[writer->plan->policy]));
+    set(writer, job, "policy", json_string(ek_batch_policy_names[writer->plan->policy]));
     return job;
 }
 

@@ -99,16 +99,15 @@ static ek_status begin(pace_work *work)
         work->degrees[cell] = plan->cells[cell].degree;
     EK_TRY(make_membership(work));
     set_work(work);
-    double default_watts = options->hardware->tdp_watts, most = default_watts * ek_curve_most_power(&options->curve);
-    ek_governor_options governed = {
-        .replicas = dp,
-        .base_degree = plan->base_degree,
-        .samples = plan->parallel.global_batch,
-        .policy = options->policy,
-        .curve = options->curve,
-        .default_watts = default_watts,
-        .cap_watts = options->cap_watts ? options->cap_watts : fmin(1.3 * default_watts, most),
-        .domain_watts = options->domain_watts ? options->domain_watts : plan->base_degree * default_watts};
+    ek_governor_options governed = {.replicas = dp,
+                                    .base_degree = plan->base_degree,
+                                    .samples = plan->parallel.global_batch,
+                                    .policy = options->policy,
+                                    .curve = options->curve,
+                                    .default_watts = options->hardware->tdp_watts,
+                                    .cap_watts = options->cap_watts,
+                                    .domain_watts = options->domain_watts};
+    EK_TRY(ek_governor_complete_options(&governed));
     work->cap_watts = governed.cap_watts;
     work->domain_watts = governed.domain_watts;
     EK_TRY(ek_governor_create(&work->governor, &governed));
@@ -126,7 +125,7 @@ static double stage_watts(const pace_work *work, const ek_plan_replica *replica,
     double speed = ek_curve_speed(&work->options->curve, watts / default_watts);
     speed *= work->work[degree] / work->work[replica->least_degree];
     double wanted = ek_curve_power(&work->options->curve, speed) * default_watts;
-    return fmax(fmin(wanted, fmin(work->cap_watts, work->domain_watts / degree)), default_watts);
+    return fmax(fmin(wanted, ek_governor_limit_watts(work->cap_watts, work->domain_watts, degree)), default_watts);
 }
 
 static bool same_question(const pace_work *work, uint32_t a, uint32_t b)

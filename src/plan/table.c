@@ -36,7 +36,6 @@ static const char *plural(uint32_t count)
 
 static void print_summary(const ek_plan *plan, FILE *file)
 {
-    static const char *const policies[] = {"keep", "shrink", "rebalance"};
     const ek_inventory *inventory = plan->inventory;
     uint32_t states[3] = {0}, reduced = 0, missing = plan->parallel.dp - plan->replicas;
     char bytes[EK_BYTES_TEXT], most[EK_BYTES_TEXT];
@@ -49,7 +48,7 @@ static void print_summary(const ek_plan *plan, FILE *file)
             states[EK_SLOT_DRAINED]);
     fprintf(file, "job         %u replica%s of %u stage%s of TP%u; %u samples a step, policy %s\n", plan->parallel.dp,
             plural(plan->parallel.dp), plan->stages, plural(plan->stages), plan->base_degree,
-            plan->parallel.global_batch, policies[plan->policy]);
+            plan->parallel.global_batch, ek_batch_policy_names[plan->policy]);
     fprintf(file, "replicas    %u whole, %u reduced (TP%u at least), %u missing for want of domains\n",
             plan->replicas - reduced, reduced, plan->replica[0].least_degree, missing);
     if (plan->least_degree > plan->parallel.min_tp)

@@ -61,6 +61,18 @@ ek_status ek_curve_create(ek_curve *curve, const ek_curve_point *points, size_t 
     return EK_OK;
 }
 
+ek_status ek_curve_from_pairs(ek_curve *curve, const double *pairs, size_t count)
+{
+    if (!pairs) {
+        *curve = ek_curve_default();
+        return EK_OK;
+    }
+    ek_curve_point points[EK_CURVE_POINTS_MOST] = {{0, 0}};
+    for (size_t i = 0; i < count && i < EK_CURVE_POINTS_MOST; i++)
+        points[i] = (ek_curve_point){pairs[2 * i], pairs[2 * i + 1]};
+    return ek_curve_create(curve, points, count);
+}
+
 /* The value at x on the line from (x0, y0) to (x1, y1), exact at both ends. */
 static double on_line(double x, double x0, double y0, double x1, double y1)
 {

@@ -25,6 +25,9 @@ ek_curve ek_curve_default(void);
  * power and speed are each other's inverse to 1e-12. EK_INVALID begins with "power.curve: ". */
 ek_status ek_curve_create(ek_curve *curve, const ek_curve_point *points, size_t count);
 
+/* From a list of `count` pairs power, speed, as settings hold it; NULL: the default one. As ek_curve_create. */
+ek_status ek_curve_from_pairs(ek_curve *curve, const double *pairs, size_t count);
+
 /* Speed at a power and power at a speed. What lies outside the points is taken as the nearest of them. */
 double ek_curve_speed(const ek_curve *curve, double power);
 double ek_curve_power(const ek_curve *curve, double speed);

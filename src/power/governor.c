@@ -48,7 +48,7 @@ struct ek_governor {
 
 /* ---------------------------------------------------------------------------------------------- creation */
 
-static ek_status check_options(ek_governor_options *options)
+ek_status ek_governor_complete_options(ek_governor_options *options)
 {
     double least = options->default_watts, most = options->default_watts * ek_curve_most_power(&options->curve);
     if (!(options->default_watts > 0 && options->default_watts < INFINITY))
@@ -71,7 +71,7 @@ static ek_status check_options(ek_governor_options *options)
 ek_status ek_governor_create(ek_governor **governor, const ek_governor_options *options)
 {
     ek_governor_options checked = *options;
-    EK_TRY(check_options(&checked));
+    EK_TRY(ek_governor_complete_options(&checked));
     ek_governor *created = calloc(1, sizeof *created);
     if (created) {
         created->options = checked;
@@ -345,13 +345,12 @@ static bool decide(ek_governor *governor)
 
 /* -------------------------------------------------------------------------------------------- the interface */
 
-/* The most for each of `devices` devices that share `watts`: rounding must not take them above. */
-static double split_watts(double watts, uint32_t devices)
+double ek_governor_limit_watts(double cap_watts, double domain_watts, uint32_t degree)
 {
-    double each = watts / devices;
-    while (each * devices > watts)
+    double each = domain_watts / degree;
+    while (each * degree > domain_watts)
         each = nextafter(each, 0);
-    return each;
+    return fmin(cap_watts, each);
 }
 
 void ek_governor_reset(ek_governor *governor, const ek_membership *membership)
@@ -375,7 +374,7 @@ void ek_governor_reset(ek_governor *governor, const ek_membership *membership)
         replica->top_speed = replica->speed = 1;
         if (replica->healthy)
             continue;
-        replica->limit = fmin(options->cap_watts, split_watts(options->domain_watts, degree));
+        replica->limit = ek_governor_limit_watts(options->cap_watts, options->domain_watts, degree);
         replica->top_speed = ek_curve_speed(&options->curve, replica->limit / options->default_watts);
     }
     governor->steps = 0;
@@ -428,7 +427,7 @@ double ek_governor_straggler_watts(const ek_governor *governor, uint32_t i, doub
     const ek_governor_options *options = &governor->options;
     const governed *replica = &governor->replica[i];
     double others = (replica->degree - stragglers) * replica->watts;
-    double limit = fmin(options->cap_watts, split_watts(options->domain_watts - others, stragglers));
+    double limit = ek_governor_limit_watts(options->cap_watts, options->domain_watts - others, stragglers);
     double wanted = ek_curve_power(&options->curve, replica->speed * slowdown) * options->default_watts;
     return fmax(fmin(wanted, limit), replica->watts);
 }

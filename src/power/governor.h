@@ -31,6 +31,13 @@ typedef struct ek_governor_options {
 
 typedef struct ek_governor ek_governor;
 
+/* Sets what is 0 of cap_watts and domain_watts. EK_INVALID as ek_governor_create, which does this first. */
+ek_status ek_governor_complete_options(ek_governor_options *options);
+
+/* The most for each device of a reduced replica of that degree: the cap, or its share of the domain's budget, which
+ * rounding does not take it above. */
+double ek_governor_limit_watts(double cap_watts, double domain_watts, uint32_t degree);
+
 /* EK_INVALID, beginning with the key at fault ("power.cap_watts: "): a cap below the default or beyond the curve, a
  * domain that cannot carry its devices at the default. Decides nothing before the first reset. */
 ek_status ek_governor_create(ek_governor **governor, const ek_governor_options *options);

@@ -238,12 +238,3 @@ void ek_history_destroy(ek_history *history)
     free(history->changes);
     free(history);
 }
-
-double ek_history_expected_fraction(const ek_failure_model *failures)
-{
-    double hardware_hours = (failures->hardware_hours_least + failures->hardware_hours_most) / 2;
-    double down_hours =
-        failures->per_gpu_hour * failures->blast_radius *
-        (failures->hardware_fraction * hardware_hours + (1 - failures->hardware_fraction) * failures->software_hours);
-    return down_hours / (1 + down_hours); /* a device that is down cannot fail */
-}

@@ -22,8 +22,4 @@ typedef struct ek_history {
 ek_status ek_history_create(ek_history **history, const ek_scenario *scenario, uint32_t domains, uint64_t number);
 void ek_history_destroy(ek_history *history);
 
-/* What part of all devices is down in the mean, by the failure model without domain-wide, repeated and following
- * failures. */
-double ek_history_expected_fraction(const ek_failure_model *failures);
-
 #endif

@@ -225,7 +225,7 @@ void ek_sampler_one(const ek_sampler *sampler, ek_sampler_work *work, uint64_t s
 ek_mean ek_mean_of_sums(double sum, double sum_of_squares, uint64_t count)
 {
     double mean = sum / (double)count;
-    if (count < 2)
+    if (count < 2 || isnan(mean))
         return (ek_mean){mean, NAN};
     double variance = (sum_of_squares - sum * mean) / (double)(count - 1);
     return (ek_mean){mean, 1.96 * sqrt(fmax(variance, 0) / (double)count)};

@@ -1,11 +1,11 @@
 /* The keys of a scenario, their ranges and defaults, and what must hold between them. */
 #include "sim/scenario.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
+#include "power/governor.h"
 #include "sim/study.h"
 
 #define HOURS_MOST 1e6
@@ -155,29 +155,19 @@ static ek_status check_cluster(const ek_settings *settings, ek_scenario *scenari
 static ek_status check_power(const ek_settings *settings, ek_scenario *scenario)
 {
     ek_sim_power *power = &scenario->power;
-    double tdp = scenario->hardware.tdp_watts, domain_least = scenario->parallel.tp * tdp;
-    power->curve = ek_curve_default();
-    if (ek_settings_given(settings, "power.curve")) {
-        ek_curve_point points[EK_CURVE_POINTS_MOST];
-        for (size_t i = 0; i < power->curve_pair_count && i < EK_CURVE_POINTS_MOST; i++)
-            points[i] = (ek_curve_point){power->curve_pairs[2 * i], power->curve_pairs[2 * i + 1]};
-        ek_status status = ek_curve_create(&power->curve, points, power->curve_pair_count);
-        if (status != EK_OK)
-            return ek_settings_locate(settings, status);
-    }
-    double cap_most = tdp * ek_curve_most_power(&power->curve);
-    if (power->cap_watts == 0)
-        power->cap_watts = fmin(1.3 * tdp, cap_most);
-    if (power->cap_watts < tdp || power->cap_watts > cap_most)
-        return ek_settings_refuse(settings, "power.cap_watts",
-                                  "found %g; %g, device.tdp_watts, to %g, where power.curve ends, is allowed",
-                                  power->cap_watts, tdp, cap_most);
-    if (power->domain_watts == 0)
-        power->domain_watts = domain_least;
-    if (power->domain_watts < domain_least)
-        return ek_settings_refuse(settings, "power.domain_watts",
-                                  "found %g; at least %g, %u devices at device.tdp_watts, is needed",
-                                  power->domain_watts, domain_least, scenario->parallel.tp);
+    double tdp = scenario->hardware.tdp_watts;
+    ek_status status = ek_curve_from_pairs(&power->curve, power->curve_pairs, power->curve_pair_count);
+    ek_governor_options options = {.base_degree = scenario->parallel.tp,
+                                   .curve = power->curve,
+                                   .default_watts = tdp,
+                                   .cap_watts = power->cap_watts,
+                                   .domain_watts = power->domain_watts};
+    if (status == EK_OK)
+        status = ek_governor_complete_options(&options);
+    if (status != EK_OK)
+        return ek_settings_locate(settings, status);
+    power->cap_watts = options.cap_watts;
+    power->domain_watts = options.domain_watts;
     if (!ek_settings_given(settings, "power.idle_watts"))
         power->idle_watts = tdp / 10;
     return EK_OK;
@@ -235,12 +225,10 @@ ek_status ek_scenario_locate(const ek_scenario *scenario, ek_status status)
 {
     ek_field fields[EK_SCENARIO_FIELDS_MOST];
     ek_origin origins[EK_SCENARIO_FIELDS_MOST];
-    size_t count = ek_scenario_fields(fields), length = strcspn(ek_error(), ":"), i = 0;
+    size_t count = ek_scenario_fields(fields);
     memcpy(origins, scenario->origins, sizeof origins);
-    while (i < count && (strlen(fields[i].key) != length || strncmp(fields[i].key, ek_error(), length) != 0))
-        i++;
     const ek_settings settings = {.fields = fields, .count = count, .path = scenario->path, .origins = origins};
-    return i < count ? ek_settings_locate(&settings, status) : status;
+    return ek_settings_blamed(&settings) ? ek_settings_locate(&settings, status) : status;
 }
 
 void ek_scenario_destroy(ek_scenario *scenario)

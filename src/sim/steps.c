@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "power/governor.h"
 
 #define SPEED_ERROR 1e-6     /* of the least speed */
 #define SPEED_MOST 4.0       /* no device gets faster than that */
@@ -15,7 +16,7 @@ const char *const ek_policy_names[EK_POLICIES] = {"dp-drop", "reroute", "ntp", "
 double ek_steps_limit_watts(const ek_scenario *scenario, uint32_t level)
 {
     uint32_t degree = scenario->parallel.tp - level;
-    return fmin(scenario->power.cap_watts, scenario->power.domain_watts / degree);
+    return ek_governor_limit_watts(scenario->power.cap_watts, scenario->power.domain_watts, degree);
 }
 
 /* ----------------------------------------------------------------------------------------------- one replica */

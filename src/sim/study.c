@@ -31,11 +31,6 @@ static const struct {
     {ek_study_validation, "The performance model beside published times", NULL},
 };
 
-const char *ek_study_name(ek_study_kind kind)
-{
-    return ek_study_names[kind];
-}
-
 ek_status ek_study_run(ek_study *study)
 {
     study->tables = json_object();

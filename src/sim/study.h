@@ -33,8 +33,7 @@ void ek_study_release(ek_study *study);
 /* The whole page (report/report.h): facts and sections under a title. */
 json_t *ek_study_page(const ek_study *study);
 
-/* The name of a kind in a scenario file, and the names of all, ending with NULL. */
-const char *ek_study_name(ek_study_kind kind);
+/* The names of the kinds in a scenario file, ending with NULL. */
 extern const char *const ek_study_names[EK_STUDY_KINDS + 1];
 
 /* ------------------------------------------------------------------------------------------- for studies themselves */

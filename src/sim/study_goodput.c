@@ -79,10 +79,12 @@ static ek_mean mean_of(const goodput_run *run, size_t conduct, size_t which)
 
 #define MEAN_BYTES 64
 
-/* "80.46 ± 0.14"; of one history there is no interval. */
+/* "80.46 ± 0.14"; of one history there is no interval. "-": there is none, as in some history nothing was done. */
 static void write_mean(double scale, const ek_mean *mean, char text[MEAN_BYTES])
 {
-    if (isnan(mean->half_width))
+    if (isnan(mean->mean))
+        snprintf(text, MEAN_BYTES, "-");
+    else if (isnan(mean->half_width))
         snprintf(text, MEAN_BYTES, "%.2f", scale * mean->mean);
     else
         snprintf(text, MEAN_BYTES, "%.2f ± %.2f", scale * mean->mean, scale * mean->half_width);
@@ -105,14 +107,19 @@ static ek_status show_conduct(const goodput_run *run, size_t conduct, json_t *sh
     return ek_study_add(ek_study_rows(shown), row);
 }
 
+static json_t *number_or_none(double value)
+{
+    return isnan(value) ? json_null() : json_real(value);
+}
+
 static ek_status add_conduct(const goodput_run *run, size_t conduct, json_t *table, json_t *const series[PARTS])
 {
     const char *name = ek_conducts[conduct].name;
     for (size_t which = 0; which < MEASURES; which++) {
         ek_mean mean = mean_of(run, conduct, which);
-        json_t *half_width = isnan(mean.half_width) ? json_null() : json_real(mean.half_width);
-        EK_TRY(ek_study_add(ek_study_rows(table), json_pack("[s, s, f, o, i]", name, measures[which].name, mean.mean,
-                                                            half_width, (int)run->histories)));
+        EK_TRY(ek_study_add(ek_study_rows(table),
+                            json_pack("[s, s, o, o, i]", name, measures[which].name, number_or_none(mean.mean),
+                                      number_or_none(mean.half_width), (int)run->histories)));
         if (which < PARTS)
             EK_TRY(ek_study_point(series[which], (double)conduct, 100 * mean.mean));
         if (which == 0) {

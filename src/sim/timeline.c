@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "cluster/packing.h"
 
 const ek_conduct ek_conducts[EK_CONDUCTS] = {
     {"restart", EK_POLICY_DROP, false},   {"dp-drop", EK_POLICY_DROP, true},
@@ -15,6 +16,7 @@ const ek_conduct ek_conducts[EK_CONDUCTS] = {
 };
 
 #define SECONDS_PER_HOUR 3600.0
+#define NOTHING 1e-9 /* of the horizon: what rounding leaves of work that was all done again */
 
 typedef struct timeline_job {
     const ek_scenario *scenario;
@@ -32,6 +34,8 @@ typedef struct timeline_job {
                                  replicas * stages are spare */
     uint32_t *scratch;        /* [levels + 3] */
     uint32_t *replica_levels; /* [replicas] */
+    uint32_t *cells_of;       /* [base_degree + 1] cells by degree, and */
+    uint32_t *degrees;        /* [replicas] what packing makes of them */
     bool *used;               /* [domains] by a replica that computes */
 } timeline_job;
 
@@ -200,16 +204,17 @@ static double packed_throughput(const timeline_job *job)
 {
     const ek_steps *steps = job->steps;
     uint32_t cells = job->tables->domains * job->tables->cells, retired = steps->levels + 1, *at = job->scratch;
-    uint32_t used = steps->replicas * steps->stages, passed = 0, before = 0;
     double throughput[EK_POLICIES];
-    memset(at, 0, (retired + 1) * sizeof *at);
+    memset(job->cells_of, 0, (steps->base_degree + 1) * sizeof *job->cells_of);
     for (uint32_t cell = 0; cell < cells; cell++)
-        at[cell_level(job, cell)]++;
-    for (uint32_t level = 0; level <= retired; level++) { /* cells become replicas, in order of level as in pack() */
-        passed = passed + at[level] < used ? passed + at[level] : used;
-        at[level] = passed / steps->stages - before; /* a replica is as deep as its last cell */
-        before += at[level];
-    }
+        if (cell_level(job, cell) < retired)
+            job->cells_of[steps->base_degree - cell_level(job, cell)]++;
+    uint32_t packed =
+        ek_packing_degrees(job->cells_of, steps->base_degree, steps->stages, steps->replicas, job->degrees);
+    memset(at, 0, (retired + 1) * sizeof *at);
+    at[retired] = steps->replicas - packed;
+    for (uint32_t replica = 0; replica < packed; replica++)
+        at[steps->base_degree - job->degrees[replica]]++;
     ek_steps_throughput(steps, at, retired, throughput, NULL);
     return throughput[job->conduct->policy];
 }
@@ -262,7 +267,8 @@ static ek_goodput divide(const timeline_job *job)
     goodput.redone /= hours;
     goodput.checkpoints /= hours;
     goodput.per_gpu = goodput.done * needed / owned;
-    goodput.energy = job->joules / (needed * job->scenario->hardware.tdp_watts * hours) / goodput.done;
+    double full = needed * job->scenario->hardware.tdp_watts * hours; /* watt hours, with no failure */
+    goodput.energy = goodput.done > NOTHING ? job->joules / full / goodput.done : NAN;
     return goodput;
 }
 
@@ -279,9 +285,12 @@ ek_status ek_timeline_run(const ek_scenario *scenario, const ek_sampler *tables,
                         .cell_at = calloc((size_t)tables->domains * tables->cells, sizeof *job.cell_at),
                         .scratch = calloc(steps->levels + 3, sizeof *job.scratch),
                         .replica_levels = calloc(steps->replicas, sizeof *job.replica_levels),
+                        .cells_of = calloc(steps->base_degree + 1, sizeof *job.cells_of),
+                        .degrees = calloc(steps->replicas, sizeof *job.degrees),
                         .used = calloc(tables->domains, sizeof *job.used)};
     ek_status status = EK_OK;
-    if (!job.failed || !job.cell_at || !job.scratch || !job.replica_levels || !job.used)
+    if (!job.failed || !job.cell_at || !job.scratch || !job.replica_levels || !job.cells_of || !job.degrees ||
+        !job.used)
         status = ek_fail(EK_NO_MEMORY, "no memory for a job on %u domains", tables->domains);
     else
         status = live_through(&job, history);
@@ -291,6 +300,8 @@ ek_status ek_timeline_run(const ek_scenario *scenario, const ek_sampler *tables,
     free(job.cell_at);
     free(job.scratch);
     free(job.replica_levels);
+    free(job.cells_of);
+    free(job.degrees);
     free(job.used);
     return status;
 }

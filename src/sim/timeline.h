@@ -29,7 +29,7 @@ typedef struct ek_goodput {
     double redone;  /* work that had to be done again */
     double checkpoints;
     double per_gpu; /* done, per device owned: spares and devices that are down count */
-    double energy;  /* joules for a sample, against no failure and no checkpoints */
+    double energy;  /* joules for a sample, against no failure and no checkpoints; NAN: nothing was done */
     double stops;   /* times that the job stood still for a failure or a return */
 } ek_goodput;
 

@@ -15,7 +15,6 @@
 static const char *const mode_choices[] = {"tp", "ep", NULL}; /* ek_parallel_mode */
 static const char *const format_choices[] = {"bytes", "llmc", "megatron", NULL};
 static const char *const engine_choices[] = {"shm", NULL};
-static const char *const policy_choices[] = {"keep", "shrink", "rebalance", NULL};         /* ek_batch_policy */
 static const char *const power_choices[] = {"none", "nvml", "powercap", "emulated", NULL}; /* ek_power_choice */
 
 #define PLACE(member) .offset = offsetof(ek_config, member), .bytes = sizeof(((ek_config *)0)->member)
@@ -78,7 +77,8 @@ static const ek_field fields[] = {
     {"batch.micro", WHOLE(batch.micro, 1, SAMPLES_MOST),
      .derived = "4, or the samples of a replica where those are fewer",
      .help = "samples that a replica (mode ep: a rank) computes at once; it bounds the memory for activations"},
-    {"batch.policy", .kind = EK_FIELD_CHOICE, PLACE(batch.policy), .choices = policy_choices, .otherwise = "keep",
+    {"batch.policy", .kind = EK_FIELD_CHOICE, PLACE(batch.policy), .choices = ek_batch_policy_names,
+     .otherwise = "keep",
      .help = "what a replica that power cannot keep in step does: keep: it takes longer; shrink: it leaves out "
              "samples; rebalance: "
              "it hands samples to the others"},

@@ -26,23 +26,9 @@ bool ek_pace_wanted(const ek_config *config)
            config->health.straggler_factor > 0;
 }
 
-static ek_status make_curve(ek_pace *pace, const ek_config *config)
-{
-    pace->curve = ek_curve_default();
-    if (!config->power.curve)
-        return EK_OK;
-    ek_curve_point points[EK_CURVE_POINTS_MOST];
-    if (config->power.curve_count > EK_CURVE_POINTS_MOST)
-        return ek_fail(EK_INVALID, "power.curve: found %zu pairs; at most %d are allowed", config->power.curve_count,
-                       EK_CURVE_POINTS_MOST);
-    for (size_t i = 0; i < config->power.curve_count; i++)
-        points[i] = (ek_curve_point){config->power.curve[2 * i], config->power.curve[2 * i + 1]};
-    return ek_curve_create(&pace->curve, points, config->power.curve_count);
-}
-
 static ek_status build(ek_pace *pace, const ek_config *config, bool may_raise)
 {
-    EK_TRY(make_curve(pace, config));
+    EK_TRY(ek_curve_from_pairs(&pace->curve, config->power.curve, config->power.curve_count));
     EK_TRY(
         ek_governor_create(&pace->governor, &(ek_governor_options){
                                                 .replicas = pace->job.replicas,

@@ -4,50 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include "testing.h"
-
-typedef struct outcome {
-    int status;
-    char output[8192], errors[8192];
-} outcome;
-
-static void read_back(FILE *file, char *text, size_t bytes)
-{
-    rewind(file);
-    text[fread(text, 1, bytes - 1, file)] = '\0';
-    fclose(file);
-}
-
-/* Runs the command with arguments[] (ends with NULL). */
-static outcome run(const char *const *arguments)
-{
-    const char *words[24] = {COMMAND};
-    for (size_t i = 0; arguments[i]; i++)
-        words[i + 1] = arguments[i];
-    FILE *output = tmpfile(), *errors = tmpfile();
-    assert_true(output && errors);
-    pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        dup2(fileno(output), STDOUT_FILENO);
-        dup2(fileno(errors), STDERR_FILENO);
-        execv(COMMAND, (char *const *)words);
-        _exit(127);
-    }
-    outcome got;
-    int status;
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_true(WIFEXITED(status));
-    got.status = WEXITSTATUS(status);
-    read_back(output, got.output, sizeof got.output);
-    read_back(errors, got.errors, sizeof got.errors);
-    return got;
-}
-
-#define RUN(...) run((const char *const[]){__VA_ARGS__, NULL})
+#include "command.h"
+#include "files.h"
 
 static void test_version(void **state)
 {
@@ -60,17 +20,6 @@ static void test_version(void **state)
     assert_int_equal(got.status, 0);
 }
 
-static char *read_page(const char *path)
-{
-    FILE *file = fopen(path, "r");
-    assert_non_null(file);
-    char *text = calloc(1, 1 << 16);
-    assert_non_null(text);
-    assert_in_range(fread(text, 1, (1 << 16) - 1, file), 1, (1 << 16) - 2);
-    fclose(file);
-    return text;
-}
-
 /* Every command and the number of its options, in the order of `evenkeel --help`. */
 #define COMMANDS "train, plan, sim, bench, report, power, version"
 static const struct {
@@ -79,12 +28,12 @@ static const struct {
 } commands[] = {{"train", 13}, {"plan", 8}, {"sim", 7}, {"bench", 2}, {"report", 3}, {"power", 4}, {"version", 1}};
 
 /* Every option that `evenkeel COMMAND --help` lists is in docs/command-line.md, and the command itself. */
-static void assert_documented(const char *command, unsigned options)
+static void assert_command_documented(const char *command, unsigned options)
 {
     outcome got = RUN(command, "--help");
     assert_int_equal(got.status, 0);
     assert_string_equal(got.errors, "");
-    char *page = read_page(COMMAND_LINE_PAGE), wanted[100];
+    char *page = read_file(COMMAND_LINE_PAGE), wanted[100];
     snprintf(wanted, sizeof wanted, "\n## `evenkeel %s`\n", command);
     assert_non_null(strstr(page, wanted));
     unsigned found = 0;
@@ -106,7 +55,7 @@ static void test_help(void **state)
         char line[100];
         snprintf(line, sizeof line, "\n  %s ", commands[i].name);
         assert_non_null(strstr(got.output, line));
-        assert_documented(commands[i].name, commands[i].options);
+        assert_command_documented(commands[i].name, commands[i].options);
     }
     got = RUN("train", "--help", "--nonsense"); /* whatever stands behind it */
     assert_int_equal(got.status, 0);
@@ -239,7 +188,7 @@ static void test_refusals(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
-        outcome got = run(refusals[i].arguments);
+        outcome got = run_command(refusals[i].arguments);
         char expected[600];
         snprintf(expected, sizeof expected, "evenkeel: %s\n", refusals[i].error);
         assert_string_equal(got.errors, expected);

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/rng.h"
+#include "files.h"
 #include "folder.h"
 #include "plan/input.h"
 
@@ -53,20 +54,6 @@ static int remove_folder(void **state)
     return 0;
 }
 
-static char *read_all(const char *path)
-{
-    FILE *file = fopen(path, "r");
-    char *text = NULL;
-    size_t room = 0;
-    assert_non_null(file);
-    if (getdelim(&text, &room, '\0', file) < 0) {
-        free(text);
-        text = strdup("");
-    }
-    fclose(file);
-    return text;
-}
-
 /* Runs evenkeel plan on the two files with more arguments; returns its exit status. Output and errors are in the files
  * out and err. */
 static int plan(const char *arguments)
@@ -80,7 +67,7 @@ static int plan(const char *arguments)
 
 static void assert_contains(const char *path, const char *text)
 {
-    char *content = read_all(path);
+    char *content = read_file(path);
     if (!strstr(content, text))
         fail_msg("\"%s\" is not in: %s", text, content);
     free(content);
@@ -88,7 +75,7 @@ static void assert_contains(const char *path, const char *text)
 
 static void assert_same_files(const char *a, const char *b)
 {
-    char *left = read_all(a), *right = read_all(b);
+    char *left = read_file(a), *right = read_file(b);
     assert_string_equal(left, right);
     free(left);
     free(right);
@@ -139,7 +126,7 @@ static void test_refusals(void **state)
         char expected[700];
         assert_int_equal(plan(refused[i].arguments), 2);
         snprintf(expected, sizeof expected, "evenkeel: %s", refused[i].error);
-        char *errors = read_all("err"), *output = read_all("out");
+        char *errors = read_file("err"), *output = read_file("out");
         if (strncmp(errors, expected, strlen(expected)) != 0)
             fail_msg("%s: %s\ninstead of %s", refused[i].arguments, errors, expected);
         assert_string_equal(strchr(errors, '\n'), "\n"); /* one line */
@@ -176,7 +163,7 @@ static void test_table(void **state)
     assert_int_equal(system(COMMAND " plan --cluster " LARGE_CLUSTER " --job " LARGE_JOB " >out"), 0);
     assert_contains("out", "replicas    126 whole, 1 reduced (TP31 at least), 1 missing for want of domains\n");
     assert_int_equal(plan("--set cluster.failed=[0.1,1.2,1.3,2.7,3.0,3.1,3.2,3.3,3.4] --drain 0.2"), 0);
-    char *output = read_all("out");
+    char *output = read_file("out");
     for (const char *line = output; *line; line = strchr(line, '\n') + 1)
         assert_in_range(strcspn(line, "\n"), 0, 100);
     free(output);
@@ -229,19 +216,10 @@ static void test_output_files(void **state)
 static void test_documented(void **state)
 {
     (void)state;
-    char *page = read_all(PLANNER_PAGE);
+    char *page = read_file(PLANNER_PAGE);
     size_t count, rows = 0;
     const ek_field *fields = ek_plan_fields(&count);
-    for (size_t i = 0; i < count; i++) {
-        const ek_field *field = &fields[i];
-        char row[1000], allowed[EK_ALLOWED_BYTES];
-        const char *quote = field->otherwise ? "`" : "";
-        ek_field_allowed(field, allowed);
-        snprintf(row, sizeof row, "\n| `%s` | %s | %s%s%s | %s |\n", field->key, allowed, quote,
-                 field->otherwise ? field->otherwise : field->derived, quote, field->help);
-        if (!strstr(page, row))
-            fail_msg("docs/planner.md lacks the row%s", row);
-    }
+    assert_documented(PLANNER_PAGE, fields, count);
     for (const char *row = page; (row = strstr(row, "\n| `")); row++)
         rows += strncmp(row + 4, "cluster.", 8) == 0 || strncmp(row + 4, "batch.", 6) == 0 ||
                 strncmp(row + 4, "power.", 6) == 0;
@@ -270,7 +248,7 @@ static void assert_keys(const char *page, json_t *value)
 static void test_json_documented(void **state)
 {
     (void)state;
-    char *page = read_all(PLANNER_PAGE);
+    char *page = read_file(PLANNER_PAGE);
     assert_int_equal(plan("--format json --drain 0.1,2 -o keys.json"), 0);
     json_t *json = json_load_file("keys.json", 0, NULL);
     assert_non_null(json_object_get(json, "change"));

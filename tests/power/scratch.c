@@ -9,9 +9,10 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "command.h"
 
 void scratch_create(char folder[SCRATCH_BYTES])
 {
@@ -98,26 +99,9 @@ void sleep_seconds(double seconds)
     nanosleep(&time, NULL);
 }
 
-int run_command(const char *const *arguments, char text[OUTPUT_BYTES])
+int run_power(const char *const *arguments, char text[OUTPUT_BYTES])
 {
-    const char *words[16] = {COMMAND};
-    for (size_t i = 0; arguments[i]; i++)
-        words[i + 1] = arguments[i];
-    FILE *output = tmpfile();
-    assert_non_null(output);
-    pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        dup2(fileno(output), STDOUT_FILENO);
-        dup2(fileno(output), STDERR_FILENO);
-        execv(COMMAND, (char *const *)words);
-        _exit(127);
-    }
-    int status;
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_true(WIFEXITED(status));
-    rewind(output);
-    text[fread(text, 1, OUTPUT_BYTES - 1, output)] = '\0';
-    fclose(output);
-    return WEXITSTATUS(status);
+    outcome got = run_command(arguments);
+    snprintf(text, OUTPUT_BYTES, "%.*s%.*s", OUTPUT_BYTES / 2 - 1, got.output, OUTPUT_BYTES / 2 - 1, got.errors);
+    return got.status;
 }

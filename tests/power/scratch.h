@@ -23,9 +23,10 @@ void standin_destroy(struct standin *standin);
 double now_seconds(void);
 void sleep_seconds(double seconds);
 
-/* Runs the command with arguments[] (ends with NULL). Returns its exit status; what it printed in `text`. */
+/* Runs the command with arguments[] (ends with NULL). Returns its exit status; what it printed, errors last, in `text`.
+ */
 #define OUTPUT_BYTES 4096
-int run_command(const char *const *arguments, char text[OUTPUT_BYTES]);
-#define RUN(text, ...) run_command((const char *const[]){__VA_ARGS__, NULL}, text)
+int run_power(const char *const *arguments, char text[OUTPUT_BYTES]);
+#define RUN_POWER(text, ...) run_power((const char *const[]){__VA_ARGS__, NULL}, text)
 
 #endif

@@ -72,6 +72,20 @@ static void assert_refused(const ek_curve_point *points, size_t count, const cha
         fail_msg("\"%s\" does not say \"%s\"", ek_error(), why);
 }
 
+static void pairs_make_a_curve(void **state)
+{
+    (void)state;
+    const double pairs[] = {0.5, 0.6, 1, 1, 1.25, 1.2}, many[2 * (EK_CURVE_POINTS_MOST + 1)] = {1, 1};
+    ek_curve curve;
+    assert_ok(ek_curve_from_pairs(&curve, pairs, 3));
+    assert_int_equal(curve.count, 3);
+    assert_true(ek_curve_speed(&curve, 0.5) == 0.6 && ek_curve_power(&curve, 1.2) == 1.25);
+    assert_ok(ek_curve_from_pairs(&curve, NULL, 0));
+    assert_true(ek_curve_most_power(&curve) == 1.3);
+    assert_int_equal(ek_curve_from_pairs(&curve, many, EK_CURVE_POINTS_MOST + 1), EK_INVALID);
+    assert_string_equal(ek_error(), "power.curve: found 33 points; 2 to 32 are needed");
+}
+
 static void bad_curves_are_refused(void **state)
 {
     (void)state;
@@ -96,6 +110,7 @@ int main(void)
         cmocka_unit_test(default_gives_the_published_figures),
         cmocka_unit_test(curves_end_at_their_last_points),
         cmocka_unit_test(power_and_speed_are_inverse),
+        cmocka_unit_test(pairs_make_a_curve),
         cmocka_unit_test(bad_curves_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

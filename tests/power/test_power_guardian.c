@@ -298,7 +298,7 @@ static void test_guardian_killed(void **state)
              path, path);
     assert_string_equal(ek_error(), text);
     assert_int_equal(access(path, F_OK), 0);
-    assert_int_equal(RUN(text, "power", "restore", "--state", path), 0);
+    assert_int_equal(RUN_POWER(text, "power", "restore", "--state", path), 0);
     assert_all_end();
 }
 

@@ -185,14 +185,14 @@ static void test_show(void **state)
     standin->device[0].usage_fault = STANDIN_NOT_SUPPORTED;
     standin->device[1].fault = STANDIN_GPU_IS_LOST;
     char text[OUTPUT_BYTES];
-    assert_int_equal(RUN(text, "power", "show", "--path", NVML_LIBRARY), 0);
+    assert_int_equal(RUN_POWER(text, "power", "show", "--path", NVML_LIBRARY), 0);
     assert_string_equal(
         text, "nvml, watts\n"
               "device     least   default  greatest     limit      draw  identity\n"
               "     0     200.0     500.0     700.0     500.0         -  GPU-00000000-feed-beef-cafe-0123456789ab\n"
               "     1  lost\n"
               "     2     200.0     500.0     700.0     500.0     432.1  GPU-00000002-feed-beef-cafe-0123456789ab\n");
-    assert_int_equal(RUN(text, "power", "show", "--path", "/nowhere/ml.so"), 1);
+    assert_int_equal(RUN_POWER(text, "power", "show", "--path", "/nowhere/ml.so"), 1);
     assert_string_equal(text, "evenkeel: nvml: the driver's library cannot be opened: /nowhere/ml.so: cannot open "
                               "shared object file: No such file or directory\n");
 }

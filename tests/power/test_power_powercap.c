@@ -220,7 +220,7 @@ static void test_show(void **state)
 {
     (void)state;
     char text[OUTPUT_BYTES];
-    assert_int_equal(RUN(text, "power", "show", "--backend", "powercap", "--path", folder), 0);
+    assert_int_equal(RUN_POWER(text, "power", "show", "--backend", "powercap", "--path", folder), 0);
     assert_string_equal(text, "powercap, watts\n"
                               "device     least   default  greatest     limit      draw  identity\n"
                               "     0       1.0     300.0     350.0     300.0       0.0  intel-rapl:2\n"

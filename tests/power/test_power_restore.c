@@ -61,14 +61,14 @@ static void test_restores(void **state)
     struct stat found;
     assert_int_equal(stat(path, &found), 0);
     assert_int_equal(found.st_mode & 0777, 0600);
-    assert_int_equal(RUN(text, "power", "restore", "--state", path), 0);
+    assert_int_equal(RUN_POWER(text, "power", "restore", "--state", path), 0);
     snprintf(expected, sizeof expected, "%s: 2 limits set, the rest were as found\n", path);
     assert_string_equal(text, expected);
     assert_int_equal(standin->device[0].limit, 500000);
     assert_int_equal(standin->device[2].limit, 456789);
     assert_int_equal(standin->device[1].sets, 0);
     assert_int_equal(scratch_entries(folder), 1); /* the stand-in's own file */
-    assert_int_equal(RUN(text, "power", "restore", "--state", path), 1);
+    assert_int_equal(RUN_POWER(text, "power", "restore", "--state", path), 1);
     snprintf(expected, sizeof expected, "evenkeel: %s: cannot be opened: No such file or directory\n", path);
     assert_string_equal(text, expected);
 }
@@ -96,7 +96,7 @@ static void test_fails_in_part(void **state)
     char text[OUTPUT_BYTES], expected[OUTPUT_BYTES];
     leave_state();
     standin->device[0].fault = STANDIN_GPU_IS_LOST;
-    assert_int_equal(RUN(text, "power", "restore", "--state", path), 1);
+    assert_int_equal(RUN_POWER(text, "power", "restore", "--state", path), 1);
     snprintf(expected, sizeof expected,
              "evenkeel: %s: nvml: device GPU-00000000-feed-beef-cafe-0123456789ab is not there\n", path);
     assert_string_equal(text, expected);
@@ -118,7 +118,7 @@ static void test_fails_in_part(void **state)
 static void assert_refused(const char *why)
 {
     char expected[OUTPUT_BYTES], text[OUTPUT_BYTES];
-    assert_int_equal(RUN(text, "power", "restore", "--state", path), 2);
+    assert_int_equal(RUN_POWER(text, "power", "restore", "--state", path), 2);
     snprintf(expected, sizeof expected, "evenkeel: %s: %s\n", path, why);
     assert_string_equal(text, expected);
     assert_int_equal(access(path, F_OK), 0);
@@ -225,7 +225,7 @@ static void test_folder(void **state)
     snprintf(dead, sizeof dead, "%s/" EK_STATE_PREFIX "1" EK_STATE_SUFFIX, folder);
     snprintf(corrupted, sizeof corrupted, "%s/" EK_STATE_PREFIX "2" EK_STATE_SUFFIX, folder);
     snprintf(live, sizeof live, "%s/" EK_STATE_PREFIX "3" EK_STATE_SUFFIX, folder);
-    assert_int_equal(RUN(text, "power", "restore", "--state", folder), 0);
+    assert_int_equal(RUN_POWER(text, "power", "restore", "--state", folder), 0);
     snprintf(expected, sizeof expected, "nothing to restore in %s\n", folder);
     assert_string_equal(text, expected);
 
@@ -235,7 +235,7 @@ static void test_folder(void **state)
     assert_ok(ek_state_write(power, live, &lock));
     leave_state();
     assert_int_equal(rename(path, dead), 0);
-    assert_int_equal(RUN(text, "power", "restore", "--state", folder), 0);
+    assert_int_equal(RUN_POWER(text, "power", "restore", "--state", folder), 0);
     snprintf(expected, sizeof expected,
              "%s: 2 limits set, the rest were as found\n%s: left alone, its job lives (process %d)\n", dead, live,
              (int)getpid());
@@ -246,7 +246,7 @@ static void test_folder(void **state)
     scratch_write(folder, EK_STATE_PREFIX "2" EK_STATE_SUFFIX, "");
     leave_state();
     assert_int_equal(rename(path, dead), 0);
-    assert_int_equal(RUN(text, "power", "restore", "--state", folder), 1);
+    assert_int_equal(RUN_POWER(text, "power", "restore", "--state", folder), 1);
     snprintf(expected, sizeof expected,
              "evenkeel: %s: " CLOSED "\nevenkeel: 1 of 3 state files could not be restored from\n", corrupted);
     assert_non_null(strstr(text, expected));

@@ -9,8 +9,8 @@
 
 #include "base/error.h"
 #include "base/whole_file.h"
+#include "files.h"
 #include "report/report.h"
-#include "testing.h"
 
 static char folder[] = "/tmp/evenkeel-page-XXXXXX";
 static char page_path[64];
@@ -44,12 +44,8 @@ static void test_page(void **state)
 #define HOSTILE "</script><script>alert(1)</script><!-- \"'&\xe2\x80\xa8@DESCRIPTION@"
     json_t *page = json_pack("{s:s, s:f}", "title", HOSTILE, "number", 0.1), *back;
     assert_ok(write_page(page));
-    FILE *file = fopen(page_path, "r");
-    assert_non_null(file);
-    char *text = NULL;
-    size_t room = 0;
-    assert_true(getdelim(&text, &room, '\0', file) > 100000);
-    fclose(file);
+    char *text = read_file(page_path);
+    assert_true(strlen(text) > 100000);
     assert_null(strstr(text, "alert(1)</script>"));
     char *begin = strstr(text, "<script type=\"application/json\" id=\"description\">");
     assert_non_null(begin);

@@ -1,73 +1,27 @@
 /* `evenkeel sim` from outside: its files, that they are the same bytes every time, and its refusals. */
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <jansson.h>
 
+#include "command.h"
+#include "files.h"
 #include "report/report.h"
 #include "scenarios.h"
 
 #define FOLDER "sim-command-test" /* in the folder where the tests run */
 
-typedef struct outcome {
-    int status;
-    char errors[2000], output[2000];
-} outcome;
-
-/* Runs `evenkeel sim` with arguments[] (ends with NULL). */
-static outcome run(const char *const *arguments)
-{
-    const char *words[32] = {COMMAND, "sim"};
-    for (size_t i = 0; arguments[i]; i++)
-        words[i + 2] = arguments[i];
-    FILE *errors = tmpfile(), *output = tmpfile();
-    assert_non_null(errors);
-    assert_non_null(output);
-    pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        dup2(fileno(errors), STDERR_FILENO);
-        dup2(fileno(output), STDOUT_FILENO);
-        execv(COMMAND, (char *const *)words);
-        _exit(127);
-    }
-    outcome got;
-    int status;
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_true(WIFEXITED(status));
-    got.status = WEXITSTATUS(status);
-    rewind(errors);
-    rewind(output);
-    got.errors[fread(got.errors, 1, sizeof got.errors - 1, errors)] = '\0';
-    got.output[fread(got.output, 1, sizeof got.output - 1, output)] = '\0';
-    fclose(errors);
-    fclose(output);
-    return got;
-}
-#define RUN(...) run((const char *const[]){__VA_ARGS__, NULL})
+/* Runs `evenkeel sim`. */
+#define SIM(...) RUN("sim", __VA_ARGS__)
 
 static void clear(void)
 {
     assert_int_equal(system("rm -rf " FOLDER), 0);
     assert_int_equal(mkdir(FOLDER, 0777), 0);
-}
-
-static char *read_file(const char *path)
-{
-    FILE *file = fopen(path, "r");
-    if (!file)
-        fail_msg("%s: %s", path, strerror(errno));
-    char *text = NULL;
-    size_t room = 0;
-    assert_true(getdelim(&text, &room, '\0', file) > 0);
-    fclose(file);
-    return text;
 }
 
 static const char *small_scenario(void)
@@ -135,7 +89,7 @@ static void test_same_bytes(void **state)
         for (int j = 0; j < 3; j++) {
             snprintf(paths[j], sizeof paths[j], FOLDER "/%s", runs[j]);
             outcome got =
-                RUN("--scenario", scenario, "--out", paths[j], "--threads", threads[j], "--seed", seeds[j], "--set",
+                SIM("--scenario", scenario, "--out", paths[j], "--threads", threads[j], "--seed", seeds[j], "--set",
                     kind, "--set", studies[i].sizes, "--set", "study.spares_most=4", "--set",
                     "failures.per_gpu_hour=1e-3", "--set", "study.fraction_most=0.1", "--set", "study.samples=20000");
             assert_string_equal(got.errors, "");
@@ -172,26 +126,26 @@ static void test_refusals(void **state)
     (void)state;
     clear();
     const char *scenario = small_scenario();
-    expect(RUN("--out", out), 2, "evenkeel: --scenario FILE is needed; see evenkeel sim --help");
-    expect(RUN("--scenario", scenario), 2, "evenkeel: --out DIR is needed; see evenkeel sim --help");
-    expect(RUN("--scenario", no_scenario, "--out", out), 2,
+    expect(SIM("--out", out), 2, "evenkeel: --scenario FILE is needed; see evenkeel sim --help");
+    expect(SIM("--scenario", scenario), 2, "evenkeel: --out DIR is needed; see evenkeel sim --help");
+    expect(SIM("--scenario", no_scenario, "--out", out), 2,
            "evenkeel: " FOLDER "/none.yaml: cannot be opened (No such file or directory); a YAML file is needed");
-    expect(RUN("--scenario", scenario, "--out", out, "--threads", "0"), 2,
+    expect(SIM("--scenario", scenario, "--out", out, "--threads", "0"), 2,
            "evenkeel: --threads 0: a whole number from 1 to 1024 is needed");
-    expect(RUN("--scenario", scenario, "--out", out, "--seed", "-1"), 2,
+    expect(SIM("--scenario", scenario, "--out", out, "--seed", "-1"), 2,
            "evenkeel: --set study.seed=-1: study.seed: found \"-1\"");
-    expect(RUN("--scenario", scenario, "--out", out, "--set", "cluster.domains=3"), 2,
+    expect(SIM("--scenario", scenario, "--out", out, "--set", "cluster.domains=3"), 2,
            "evenkeel: --set cluster.domains=3: cluster.domains: found 3; 4 replicas of 2 stages of TP4 need 8 domains");
     /* what only the study sees has its place, too */
-    expect(RUN("--scenario", scenario, "--out", out, "--set", "device.memory_bytes=1e8"), 2,
+    expect(SIM("--scenario", scenario, "--out", out, "--set", "device.memory_bytes=1e8"), 2,
            "evenkeel: --set device.memory_bytes=1e8: device.memory_bytes: found 1e+08; a rank of this job needs ");
-    expect(RUN("--scenario", scenario, "--out", out, "--set", "study.kind=blast", "--set", "study.sizes=[8]"), 2,
+    expect(SIM("--scenario", scenario, "--out", out, "--set", "study.kind=blast", "--set", "study.sizes=[8]"), 2,
            "evenkeel: --set study.sizes=[8]: study.sizes: found 8; numbers that divide network.domain_slots, 4, ");
-    expect(RUN("--scenario", scenario, "--out", out, "--set", "study.kind=domains", "--set", "study.sizes=[16]"), 2,
+    expect(SIM("--scenario", scenario, "--out", out, "--set", "study.kind=domains", "--set", "study.sizes=[16]"), 2,
            "evenkeel: --set study.sizes=[16]: study.sizes: 40 devices are no replica of 2 stages of TP16; ");
     assert_int_equal(access(FOLDER "/out", F_OK), -1); /* nothing has been begun, or is left */
-    expect(RUN("--scenario", scenario, "--out", scenario), 2, "evenkeel: --out " FOLDER "/scenario.yaml: is no folder");
-    expect(RUN("--scenario", scenario, "--out", nowhere), 1,
+    expect(SIM("--scenario", scenario, "--out", scenario), 2, "evenkeel: --out " FOLDER "/scenario.yaml: is no folder");
+    expect(SIM("--scenario", scenario, "--out", nowhere), 1,
            "evenkeel: --out " FOLDER "/no/where: the folder cannot be made (No such file or directory)");
 }
 
@@ -200,17 +154,17 @@ static void test_overwrite(void **state)
     (void)state;
     clear();
     const char *scenario = small_scenario();
-    assert_int_equal(RUN("--scenario", scenario, "--out", out, "--seed", "1").status, 0);
+    assert_int_equal(SIM("--scenario", scenario, "--out", out, "--seed", "1").status, 0);
     char *first = read_file(FOLDER "/out/throughput.csv");
-    expect(RUN("--scenario", scenario, "--out", out, "--seed", "2"), 2,
+    expect(SIM("--scenario", scenario, "--out", out, "--seed", "2"), 2,
            "evenkeel: --out " FOLDER "/out: holds the results of a study; name another folder, or add --overwrite");
     unlink(FOLDER "/out/report.html"); /* tables alone, as a build without the page leaves them */
-    expect(RUN("--scenario", scenario, "--out", out, "--seed", "2"), 2,
+    expect(SIM("--scenario", scenario, "--out", out, "--seed", "2"), 2,
            "evenkeel: --out " FOLDER "/out: holds the results of a study; name another folder, or add --overwrite");
     char *second = read_file(FOLDER "/out/throughput.csv");
     assert_string_equal(first, second);
     assert_int_equal(
-        RUN("--scenario", scenario, "--out", out, "--seed", "2", "--set", "study.fraction_most=0.2", "--overwrite")
+        SIM("--scenario", scenario, "--out", out, "--seed", "2", "--set", "study.fraction_most=0.2", "--overwrite")
             .status,
         0);
     char *third = read_file(FOLDER "/out/throughput.csv");
@@ -228,12 +182,12 @@ static void test_full_disk(void **state)
     const char *scenario = small_scenario();
     const struct rlimit little = {4096, RLIM_INFINITY};
     struct rlimit before;
-    assert_int_equal(RUN("--scenario", scenario, "--out", out).status, 0);
+    assert_int_equal(SIM("--scenario", scenario, "--out", out).status, 0);
     char *first = read_file(FOLDER "/out/throughput.csv");
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &little), 0); /* the CSV fits, the JSON does not */
-    outcome again = RUN("--scenario", scenario, "--out", out, "--overwrite", "--seed", "9");
-    outcome anew = RUN("--scenario", scenario, "--out", nowhere_yet);
+    outcome again = SIM("--scenario", scenario, "--out", out, "--overwrite", "--seed", "9");
+    outcome anew = SIM("--scenario", scenario, "--out", nowhere_yet);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
     expect(again, 1, "evenkeel: " FOLDER "/out/throughput.json: cannot be written (File too large)");
     expect(anew, 1, "evenkeel: " FOLDER "/new/throughput.json: cannot be written (File too large)");

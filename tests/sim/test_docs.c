@@ -5,46 +5,22 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "files.h"
 #include "scenarios.h"
 #include "sim/timeline.h"
-
-static char *read_page(void)
-{
-    FILE *file = fopen(SIMULATOR_PAGE, "r");
-    assert_non_null(file);
-    char *text = NULL;
-    size_t room = 0;
-    assert_true(getdelim(&text, &room, '\0', file) > 0);
-    fclose(file);
-    return text;
-}
 
 static void test_keys(void **state)
 {
     (void)state;
     ek_field fields[EK_SCENARIO_FIELDS_MOST];
     size_t count = ek_scenario_fields(fields);
-    char *page = read_page();
-    for (size_t i = 0; i < count; i++) {
-        const ek_field *field = &fields[i];
-        char row[1000], allowed[EK_ALLOWED_BYTES];
-        const char *quote = field->otherwise ? "`" : "";
-        ek_field_allowed(field, allowed);
-        snprintf(row, sizeof row, "\n| `%s` | %s | %s%s%s | %s |\n", field->key, allowed, quote,
-                 field->otherwise ? field->otherwise
-                 : field->derived ? field->derived
-                                  : "required",
-                 quote, field->help);
-        if (!strstr(page, row))
-            fail_msg("docs/simulator.md lacks the row%s", row);
-    }
-    free(page);
+    assert_documented(SIMULATOR_PAGE, fields, count);
 }
 
 static void test_names(void **state)
 {
     (void)state;
-    char *page = read_page(), wanted[300];
+    char *page = read_file(SIMULATOR_PAGE), wanted[300];
     DIR *folder = opendir(EXAMPLES);
     assert_non_null(folder);
     unsigned scenarios = 0;

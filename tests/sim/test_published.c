@@ -152,11 +152,31 @@ static void test_goodput(void **state)
     release(&made);
 }
 
+/* A cluster that fails faster than a job restarts: nothing is done, and energy for a sample is not a number. */
+static void test_nothing_done(void **state)
+{
+    (void)state;
+    studied made = study(READY("goodput", "study.histories=2", "study.horizon_days=2", "failures.per_gpu_hour=0.5"));
+    assert_true(VALUE(&made, "goodput", "mean", "measure", "done", "conduct", "restart") == 0);
+    const json_t *rows = json_object_get(json_object_get(made.study.tables, "goodput"), "rows"), *row;
+    size_t i, without = 0;
+    json_array_foreach(rows, i, row)
+    {
+        bool energy = strcmp(json_string_value(json_array_get(row, 1)), "energy") == 0;
+        without += energy && json_is_null(json_array_get(row, 2));
+        assert_true(energy || json_is_real(json_array_get(row, 2)));
+        assert_int_equal(json_is_null(json_array_get(row, 3)), json_is_null(json_array_get(row, 2)));
+    }
+    assert_true(without > 0);
+    release(&made);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_throughput), cmocka_unit_test(test_spares),  cmocka_unit_test(test_availability),
-        cmocka_unit_test(test_blast),      cmocka_unit_test(test_domains), cmocka_unit_test(test_goodput),
+        cmocka_unit_test(test_throughput),   cmocka_unit_test(test_spares),  cmocka_unit_test(test_availability),
+        cmocka_unit_test(test_blast),        cmocka_unit_test(test_domains), cmocka_unit_test(test_goodput),
+        cmocka_unit_test(test_nothing_done),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

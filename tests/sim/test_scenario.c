@@ -36,9 +36,9 @@ static const struct {
     {"batch.global=30",
      "batch.global: found 30; a multiple of parallel.dp, 4, is needed: each replica takes whole samples"},
     {"power.cap_watts=400",
-     "power.cap_watts: found 400; 500, device.tdp_watts, to 650, where power.curve ends, is allowed"},
+     "power.cap_watts: found 400; 500, the default limit, to 650, where power.curve ends, is allowed"},
     {"power.domain_watts=1999",
-     "power.domain_watts: found 1999; at least 2000, 4 devices at device.tdp_watts, is needed"},
+     "power.domain_watts: found 1999; at least 2000, 4 devices at their default limit, is needed"},
     {"study.kind=fortune", "study.kind: found \"fortune\"; "},
     {"study.points=1", "study.points: found \"1\"; a whole number from 2 to 1000 is needed"},
 };

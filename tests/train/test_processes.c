@@ -61,7 +61,7 @@ static pid_t start(const char *metrics, const char *steps)
         int null = open("/dev/null", O_WRONLY);
         dup2(null, STDOUT_FILENO);
         dup2(null, STDERR_FILENO);
-        execl(TEST_EVENKEEL, "evenkeel", "train", "--config", "run.yaml", "--quiet", "--metrics", metrics, "--set",
+        execl(COMMAND, "evenkeel", "train", "--config", "run.yaml", "--quiet", "--metrics", metrics, "--set",
               steps, (char *)NULL);
         _exit(127);
     }

@@ -77,7 +77,7 @@ static pid_t start(const char *config, const char *words)
     if (run == 0) {
         int errors = open("errors", O_WRONLY | O_CREAT | O_TRUNC, 0666);
         dup2(errors, STDERR_FILENO);
-        execv(TEST_EVENKEEL, (char **)arguments);
+        execv(COMMAND, (char **)arguments);
         _exit(127);
     }
     free(copy);

@@ -168,7 +168,7 @@ static void start(soak_run *run, const char *metrics, bool broken)
     run->supervisor = fork();
     assert_true(run->supervisor >= 0);
     if (run->supervisor == 0) {
-        execv(TEST_EVENKEEL, arguments.words);
+        execv(COMMAND, arguments.words);
         _exit(127);
     }
     for (size_t i = 0; i < arguments.count; i++)
