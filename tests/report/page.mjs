@@ -5,7 +5,7 @@ import { execFileSync } from 'node:child_process';
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { isDeepStrictEqual } from 'node:util';
 import { HOSTILE, sample } from './sample.mjs';
@@ -283,4 +283,26 @@ test('a training run', async () => {
     assert.ok(total > 0 && Math.abs(seconds.reduce((a, b) => a + b) - total) < 0.01, `${seconds} make ${total}`);
     assert.ok(seconds[2] > 0 && seconds[3] > 0, 'work was lost, and recovery took time');
   });
+});
+
+/** Texts of charts that reach out of them, where they would be cut off. */
+const cutOff = (page) => page.locator('.chart svg').evaluateAll((charts) => charts.flatMap((svg) => {
+  const { left, right } = svg.getBoundingClientRect();
+  return [...svg.querySelectorAll('text')].filter((text) => {
+    const box = text.getBoundingClientRect();
+    return box.left < left || box.right > right;
+  }).map((text) => text.textContent);
+}));
+
+test('studies', async () => {
+  for (const kind of ['throughput', 'goodput', 'domains']) {
+    const out = join(folder, kind);
+    execFileSync(command, ['sim', '--scenario', join(dirname(config), 'sim', `${kind}.yaml`), '--out', out,
+      '--set', 'study.samples=1000', '--set', 'study.histories=5']);
+    await visit(join(out, 'report.html'), {}, async (page) => {
+      assert.deepEqual(await cutOff(page), [], kind);
+      assert.match((await texts(page.locator('.lead'))).join(), /ntp-pw: likewise, with raised power/);
+      assert.ok((await texts(page.locator('.facts dd'))).every((value) => !value.includes(' %')), 'numbers keep their %');
+    });
+  }
 });
