@@ -61,8 +61,8 @@ static pid_t start(const char *metrics, const char *steps)
         int null = open("/dev/null", O_WRONLY);
         dup2(null, STDOUT_FILENO);
         dup2(null, STDERR_FILENO);
-        execl(COMMAND, "evenkeel", "train", "--config", "run.yaml", "--quiet", "--metrics", metrics, "--set",
-              steps, (char *)NULL);
+        execl(COMMAND, "evenkeel", "train", "--config", "run.yaml", "--quiet", "--metrics", metrics, "--set", steps,
+              (char *)NULL);
         _exit(127);
     }
     return child;
