@@ -10,8 +10,8 @@
 typedef struct ek_phase_job {
     const char *parallelism; /* "TP" or "EP" */
     uint32_t replicas, base_degree;
-    uint32_t samples;        /* of the global batch */
-    double default_watts;    /* of a device; 0: nobody governs power */
+    uint32_t samples;     /* of the global batch */
+    double default_watts; /* of a device; 0: nobody governs power */
 } ek_phase_job;
 
 /* What a replica had in a committed step, and what it took. */
