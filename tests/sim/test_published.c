@@ -156,7 +156,7 @@ static void test_goodput(void **state)
 static void test_nothing_done(void **state)
 {
     (void)state;
-    studied made = study(READY("goodput", "study.histories=2", "study.horizon_days=2", "failures.per_gpu_hour=0.5"));
+    studied made = study(READY("goodput", "study.histories=40", "study.horizon_days=2", "failures.per_gpu_hour=0.5"));
     assert_true(VALUE(&made, "goodput", "mean", "measure", "done", "conduct", "restart") == 0);
     const json_t *rows = json_object_get(json_object_get(made.study.tables, "goodput"), "rows"), *row;
     size_t i, without = 0;

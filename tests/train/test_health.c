@@ -121,7 +121,10 @@ static void test_device_errors(void **state)
     assert_same_curve(&one_rank, &result, 1e-5);
     assert_int_equal(result.failures, 1);
     assert_string_equal(result.degrees, "4 3");
-    assert_true(result.replicas[40][1].watts > 700.0);
+    double most_watts = 0; /* measured times decide from step to step */
+    for (size_t step = 1; step <= result.steps; step++)
+        most_watts = fmax(most_watts, result.replicas[step][1].watts);
+    assert_true(most_watts > 700.0);
 }
 
 int main(void)
