@@ -25,14 +25,16 @@
  * Order. Data is handed over by counters: written before an atomic addition, read after a load that saw it.
  *
  * Files: shm_supervisor.c, shm_members.c, shm_workers.c the launching side; shm_job.c the mapping; shm_rank.c a rank's
- * life, vote and agreement; shm_lane.c the two queues of operations; shm_collectives.c, shm_exchange.c the operations;
+ * life, vote and agreement; shm_lane.c its two lanes; shm_collectives.c, shm_exchange.c the operations;
  * heap.c the allocator. */
 #ifndef EK_COMM_SHM_H
 #define EK_COMM_SHM_H
 
 #include "base/error.h"
+#include "comm/clock.h"
 #include "comm/engine.h"
 #include "comm/heap.h"
+#include "comm/queue.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -173,9 +175,8 @@ struct shm_guard {
     uint64_t target;
 };
 
-struct shm_queued; /* in shm_lane.c */
-
 struct shm_lane {
+    struct queue queue;
     struct shm_engine *engine;
     ek_lane id;
 
@@ -188,17 +189,6 @@ struct shm_lane {
     size_t staging_bytes;
     struct shm_guard staging_guard;
     uint64_t deadline_ns; /* emulated link: the operation is not complete before */
-
-    /* of the queue */
-    pthread_mutex_t mutex;
-    pthread_cond_t changed;
-    pthread_t thread; /* made for the first started operation */
-    bool running, stopping;
-    struct shm_queued *first, *last;
-    uint64_t issued, finished;
-    ek_status failure; /* of the first started operation that failed since the last agreement */
-    uint64_t failed;   /* its ticket */
-    char error[EK_ERROR_BYTES];
 };
 
 struct shm_engine {
@@ -234,7 +224,6 @@ ek_status shm_await(const struct shm_lane *lane, struct shm_counter *counter, ui
 ek_status shm_await_guard(const struct shm_lane *lane, struct shm_guard *guard);
 /* Adds one and wakes those who wait for `target` once it is reached. EK_PEER_LOST if the counter was poisoned. */
 ek_status shm_count(const struct shm_engine *engine, struct shm_counter *counter, uint64_t target);
-uint64_t shm_now_ns(void);
 /* Sleeps until lane->deadline_ns. */
 ek_status shm_await_link(const struct shm_lane *lane);
 
@@ -244,11 +233,8 @@ void shm_copy(const struct shm_lane *lane, void *to, const void *from, size_t by
 
 /* shm_lane.c */
 ek_status shm_lane_create(struct shm_lane *lane, struct shm_engine *engine, ek_lane id);
-void shm_lane_destroy(struct shm_lane *lane); /* drains it */
 ek_status shm_submit(ek_engine *engine, ek_lane lane, const struct ek_operation *operation, ek_request *request);
 ek_status shm_wait(ek_engine *engine, ek_lane lane, ek_request request);
-void shm_lane_drain(struct shm_lane *lane);
-bool shm_lane_busy(struct shm_lane *lane);
 void shm_lane_renew(struct shm_lane *lane); /* a new epoch: failures and guards are forgotten */
 /* At least `bytes` of heap memory that the others can read, the lane's until the next call. */
 ek_status shm_lane_stage(struct shm_lane *lane, size_t bytes);

@@ -73,7 +73,7 @@ void shm_group_destroy(ek_group *base)
     struct shm_engine *engine = (struct shm_engine *)base->engine;
     struct shm_lane *lane = &engine->lanes[base->lane];
     if (group->epoch == engine->epoch) {
-        shm_lane_drain(lane); /* what is queued refers to the group */
+        queue_drain(&lane->queue); /* what is queued refers to the group */
         lane->beats = true;
         if (shm_is_sound(engine)) /* else the group will not be made again in this epoch */
             shm_await(lane, &group->block->departures, group->departures); /* see shm_group_create */
@@ -120,7 +120,7 @@ static ek_status publish(struct turn *turn, const void *data, size_t bytes)
         .data = turn->published,
         .bytes = bytes,
         .offsets = lane->offsets[turn->parity],
-        .arrived_ns = lane->engine->job->link_emulated ? shm_now_ns() : 0,
+        .arrived_ns = lane->engine->job->link_emulated ? clock_now_ns() : 0,
     };
     return EK_OK;
 }

@@ -231,7 +231,7 @@ ek_status shm_exchange(struct shm_lane *lane, const struct ek_operation *operati
     uint32_t ranks = lane->engine->job->ranks;
     struct exchange exchange = {.lane = lane, .rank = lane->engine->base.rank, .ranks = ranks};
     if (lane->engine->job->link_emulated)
-        exchange.start_ns = shm_now_ns();
+        exchange.start_ns = clock_now_ns();
     exchange.sends = calloc(2 * (size_t)ranks, sizeof *exchange.sends);
     exchange.sorted_sends =
         malloc((operation->send_count + operation->receive_count + 1) * sizeof *exchange.sorted_sends);

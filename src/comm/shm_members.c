@@ -150,10 +150,10 @@ void shm_start_newcomers(struct supervisor *supervisor)
     for (uint32_t rank = 0; rank < supervisor->job->ranks; rank++) {
         struct worker *worker = &supervisor->workers[rank];
         bool asked = worker->state == WORKER_LOST && worker->settled && worker->revived;
-        if (!asked && shm_now_ns() < shm_respawn_time(supervisor, worker))
+        if (!asked && clock_now_ns() < shm_respawn_time(supervisor, worker))
             continue;
-        if (!start_again(supervisor, rank)) /* the system lacks something: the job goes on as it is, */
-            worker->lost_ns = shm_now_ns(); /* and it is tried again */
+        if (!start_again(supervisor, rank))   /* the system lacks something: the job goes on as it is, */
+            worker->lost_ns = clock_now_ns(); /* and it is tried again */
     }
 }
 

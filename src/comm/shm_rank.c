@@ -9,13 +9,6 @@
 
 /* ----------------------------------------------------------------------------------------------- waiting */
 
-uint64_t shm_now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 void shm_beat(const struct shm_engine *engine)
 {
     atomic_fetch_add_explicit(&engine->own->beats, 1, memory_order_relaxed);
@@ -108,7 +101,7 @@ ek_status shm_count(const struct shm_engine *engine, struct shm_counter *counter
 ek_status shm_await_link(const struct shm_lane *lane)
 {
     uint64_t now;
-    while (lane->deadline_ns > 0 && (now = shm_now_ns()) < lane->deadline_ns) {
+    while (lane->deadline_ns > 0 && (now = clock_now_ns()) < lane->deadline_ns) {
         EK_TRY(shm_check(lane->engine));
         uint64_t nap = lane->deadline_ns - now;
         if (nap > lane->engine->job->nap_ns)
@@ -255,7 +248,7 @@ static ek_status shm_agree(ek_engine *base, ek_agreement_kind kind, bool ok, ek_
     struct shm_engine *engine = (struct shm_engine *)base;
     struct shm_job *job = engine->job;
     for (int lane = 0; lane < EK_LANES; lane++)
-        shm_lane_drain(&engine->lanes[lane]);
+        queue_drain(&engine->lanes[lane].queue);
     EK_TRY(shm_check_fence(engine));
     engine->own->kind = kind;
     engine->own->agrees = ok;
@@ -312,7 +305,7 @@ static ek_status shm_inject(ek_engine *base, ek_fault fault)
     uint32_t free = SHM_FREE;
     atomic_compare_exchange_strong(&engine->own->fenced, &free, SHM_FENCED_ITSELF);
     for (int lane = 0; lane < EK_LANES; lane++)
-        while (shm_lane_busy(&engine->lanes[lane]))
+        while (queue_busy(&engine->lanes[lane].queue))
             nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL); /* no drain: that would beat */
     if (fault == EK_FAULT_KILL)
         engine->own->killed = true;
@@ -379,7 +372,7 @@ static ek_status run_main(struct shm_engine *engine, const ek_launch_options *op
         atomic_store(&engine->own->fenced, SHM_FENCED_BY_SUPERVISOR); /* what is still queued has no chance */
     }
     while (created > 0)
-        shm_lane_destroy(&engine->lanes[--created]);
+        queue_destroy(&engine->lanes[--created].queue);
     return status;
 }
 

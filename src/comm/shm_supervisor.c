@@ -180,7 +180,7 @@ static void lose(struct supervisor *supervisor, uint32_t rank, ek_loss_cause cau
     bool is_new = worker->state == WORKER_NEW;
     worker->state = WORKER_LOST;
     worker->just_lost = true;
-    worker->lost_ns = shm_now_ns();
+    worker->lost_ns = clock_now_ns();
     worker->settled = is_new;
     worker->loss = (ek_loss){.rank = rank,
                              .cause = worker->timed_out ? EK_LOSS_TIMEOUT : cause,
@@ -262,9 +262,9 @@ static void tell_losses(struct supervisor *supervisor)
  * on, hardly any time has passed. */
 static void count_tick(struct supervisor *supervisor)
 {
-    if (supervisor->job->tick_ns == 0 || shm_now_ns() < supervisor->next_tick_ns)
+    if (supervisor->job->tick_ns == 0 || clock_now_ns() < supervisor->next_tick_ns)
         return;
-    supervisor->next_tick_ns = shm_now_ns() + supervisor->job->tick_ns;
+    supervisor->next_tick_ns = clock_now_ns() + supervisor->job->tick_ns;
     for (uint32_t rank = 0; rank < supervisor->job->ranks; rank++) {
         struct worker *worker = &supervisor->workers[rank];
         uint64_t beats = atomic_load(&shm_rank_of(supervisor, rank)->beats);
@@ -282,7 +282,7 @@ static void count_tick(struct supervisor *supervisor)
 /* How long to sleep at most. Nanoseconds; UINT64_MAX: for ever. */
 static uint64_t patience_ns(const struct supervisor *supervisor)
 {
-    uint64_t patience = supervisor->job->tick_ns ? supervisor->job->tick_ns : UINT64_MAX, now = shm_now_ns();
+    uint64_t patience = supervisor->job->tick_ns ? supervisor->job->tick_ns : UINT64_MAX, now = clock_now_ns();
     for (uint32_t rank = 0; rank < supervisor->job->ranks && supervisor->respawn_ns > 0; rank++) {
         uint64_t due = shm_respawn_time(supervisor, &supervisor->workers[rank]);
         uint64_t left = due > now ? due - now : 0;
@@ -312,7 +312,7 @@ static void wait_for_events(struct supervisor *supervisor)
 {
     nfds_t count = list_polled(supervisor);
     uint64_t patience = patience_ns(supervisor);
-    struct timespec timeout = {.tv_sec = (time_t)(patience / 1000000000u), .tv_nsec = (long)(patience % 1000000000u)};
+    struct timespec timeout = clock_timespec(patience);
     if (ppoll(supervisor->polled, count, patience == UINT64_MAX ? NULL : &timeout, NULL) < 0 && errno != EINTR) {
         ek_fail(EK_SYSTEM, "ek_launch: cannot watch the ranks: %s", strerror(errno));
         shm_obey(supervisor, EK_SYSTEM);
