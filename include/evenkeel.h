@@ -315,6 +315,10 @@ EK_API void ek_beat(ek_engine *engine, uint64_t note);
 #define EK_REPORT_BYTES 2048
 EK_API ek_status ek_report(ek_engine *engine, const void *record, size_t bytes);
 
+/* What the launching side last asked for (ek_launcher_ask), 0 at first. Ranks may see it at different times: what they
+ * do about it they agree on by a vote. */
+EK_API uint64_t ek_engine_asked(const ek_engine *engine);
+
 /* Fault injection: dies as by SIGKILL, or stops as by SIGSTOP. Does not return where a rank is a process; where it is a
  * thread, it returns EK_FENCED, which the caller must pass up out of main. */
 typedef enum ek_fault { EK_FAULT_KILL, EK_FAULT_HANG } ek_fault;
@@ -342,8 +346,25 @@ EK_API ek_status ek_launcher_revive(ek_launcher *launcher, uint32_t rank);
  * and it is lost when its main has returned that. EK_INVALID if the rank is not running. */
 EK_API ek_status ek_launcher_kill(ek_launcher *launcher, uint32_t rank);
 
+/* In a callback of ek_launch: what ek_engine_asked is to return on every rank, from some time soon on. */
+EK_API void ek_launcher_ask(ek_launcher *launcher, uint64_t wish);
+
+/* The names of the engines of this build, then NULL: "shm", and "mpi" where MPI was found. */
+EK_API const char *const *ek_engines(void);
+
+/* How the processes of a job come about, which differs between engines. "shm": one process calls ek_launch, which
+ * starts the ranks. "mpi": mpirun or srun starts a process per rank that is present, and all of them call ek_launch
+ * with options that are alike. Process 0 leads: callbacks are called there alone. */
+typedef struct ek_place {
+    uint32_t process, processes; /* this one, and how many there are; "shm": 0 and 1 */
+    bool once;                   /* ek_launch can be called but once */
+} ek_place;
+/* Before ek_launch. EK_INVALID: there is no such engine in this build. */
+EK_API ek_status ek_launch_place(const char *engine, ek_place *place);
+
+#define EK_SHARED_BYTES 65536
 typedef struct ek_launch_options {
-    const char *engine; /* "shm" */
+    const char *engine; /* one of ek_engines() */
     uint32_t ranks;
     const bool *absent;     /* [ranks] or NULL: ranks that are not started; never reported as lost */
     bool threads;           /* ranks are threads of this process instead of processes (for ThreadSanitizer) */
@@ -354,6 +375,10 @@ typedef struct ek_launch_options {
     uint64_t committed_step; /* the step that the job goes on from, 0 at first: votes begin with the one after it */
     double respawn_seconds;  /* each lost rank is started again so long after its loss, once settled; 0: none is */
     ek_status (*main)(ek_engine *engine, void *user); /* runs on every rank */
+    /* What process 0 tells the others, NULL and 0 if nothing: before main, `shared` holds on every rank what it held in
+     * process 0 after on_start. At most EK_SHARED_BYTES. */
+    void *shared;
+    size_t shared_bytes;
     /* In the launching thread, any may be NULL; a status other than EK_OK ends the job with it. */
     ek_status (*on_start)(void *user, ek_launcher *launcher); /* before the ranks; the launcher lives as long as they */
     ek_status (*on_report)(void *user, uint32_t rank, const void *record, size_t bytes);
@@ -364,7 +389,7 @@ typedef struct ek_launch_options {
     void *user; /* each process has its own copy-on-write image, from when it was started, of what it points to */
 } ek_launch_options;
 
-/* Runs a job on this machine and returns when it is over: EK_OK when every live rank's main returned EK_OK. The first
+/* Runs a job and returns when it is over: EK_OK when every live rank's main returned EK_OK. The first
  * rank whose main returns another status ends the job with that status and its error text (EK_FENCED: just that rank).
  * A rank that dies or stalls is lost, and the others go on. Newcomers that have not joined when the others are done are
  * ended with the job. SIGINT, SIGTERM and SIGHUP end the job with EK_INTERRUPTED (handled by the launching thread while
@@ -372,7 +397,14 @@ typedef struct ek_launch_options {
  * act on them in their own way; threads made by a rank that is a thread block them from the start). SIGCHLD has its
  * default action in the launching process while it is in this call, and no other thread may wait for children that it
  * did not start. No process, shared memory or file outlives the call, and ranks die with the launching process. A rank
- * that is a process ends without flushing stdio streams: main does, where it writes to one. */
+ * that is a process ends without flushing stdio streams: main does, where it writes to one.
+ *
+ * "mpi" differs in this: no rank comes back (ek_launcher_revive, respawn_seconds), there are no threads and no emulated
+ * links; without ULFM the first loss ends the job with EK_PEER_LOST, as does the silence of a whole host. Process 0
+ * goes on, and returns, in a child of the process that mpirun started, which watches over rank 0 and ends with the
+ * child's exit status: so the leading side outlives its rank. The other processes return with the same status and text
+ * as it does, unless their rank is lost: then they end as it did. SIGUSR2 to the process that mpirun started is SIGTERM
+ * to the leading one, for mpirun makes SIGTERM its own business. */
 EK_API ek_status ek_launch(const ek_launch_options *options);
 
 /* -------------------------------------------------------------------------------------------------- sync */

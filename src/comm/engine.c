@@ -9,7 +9,45 @@
 
 #define MAX_RANKS 1024
 
-static const struct ek_engine_operations *const engines[] = {&ek_engine_shm};
+static const struct ek_engine_operations *const engines[] = {
+    &ek_engine_shm,
+#ifdef EK_MPI
+    &ek_engine_mpi,
+#endif
+};
+
+const char *const *ek_engines(void)
+{
+    static const char *const names[] = {
+        "shm",
+#ifdef EK_MPI
+        "mpi",
+#endif
+        NULL,
+    };
+    return names;
+}
+
+static ek_status find_engine(const char *name, const struct ek_engine_operations **found)
+{
+    for (size_t i = 0; i < sizeof engines / sizeof engines[0]; i++) {
+        if (name && !strcmp(name, engines[i]->name)) {
+            *found = engines[i];
+            return EK_OK;
+        }
+    }
+    const char *const *names = ek_engines();
+    return ek_fail(EK_INVALID, "there is no engine \"%s\" in this build; there is \"shm\"%s", name ? name : "",
+                   names[1] ? " and \"mpi\"" : "");
+}
+
+ek_status ek_launch_place(const char *engine, ek_place *place)
+{
+    const struct ek_engine_operations *operations = NULL;
+    EK_TRY(find_engine(engine, &operations));
+    operations->place(place);
+    return EK_OK;
+}
 
 ek_status ek_launch(const ek_launch_options *options)
 {
@@ -28,10 +66,12 @@ ek_status ek_launch(const ek_launch_options *options)
         if (!isfinite(numbers[i]) || numbers[i] < 0)
             return ek_fail(EK_INVALID,
                            "ek_launch: timeout, link bandwidth, link latency and respawn time must be 0 or more");
-    for (size_t i = 0; i < sizeof engines / sizeof engines[0]; i++)
-        if (options->engine && !strcmp(options->engine, engines[i]->name))
-            return engines[i]->launch(options);
-    return ek_fail(EK_INVALID, "ek_launch: no engine \"%s\"; there is \"shm\"", options->engine ? options->engine : "");
+    if (options->shared_bytes > EK_SHARED_BYTES)
+        return ek_fail(EK_INVALID, "ek_launch: %zu shared bytes; at most %d are allowed", options->shared_bytes,
+                       EK_SHARED_BYTES);
+    const struct ek_engine_operations *operations = NULL;
+    EK_TRY(find_engine(options->engine, &operations));
+    return operations->launch(options);
 }
 
 ek_status ek_launcher_revive(ek_launcher *launcher, uint32_t rank)
@@ -46,6 +86,11 @@ ek_status ek_launcher_kill(ek_launcher *launcher, uint32_t rank)
     if (rank >= launcher->ranks)
         return ek_fail(EK_INVALID, "ek_launcher_kill: rank %u; the job has %u ranks", rank, launcher->ranks);
     return launcher->operations->kill(launcher, rank);
+}
+
+void ek_launcher_ask(ek_launcher *launcher, uint64_t wish)
+{
+    launcher->operations->ask(launcher, wish);
 }
 
 uint32_t ek_engine_rank(const ek_engine *engine)
@@ -286,6 +331,11 @@ ek_status ek_report(ek_engine *engine, const void *record, size_t bytes)
     if (bytes > EK_REPORT_BYTES)
         return ek_fail(EK_INVALID, "ek_report: %zu bytes; at most %d are allowed", bytes, EK_REPORT_BYTES);
     return engine->operations->report(engine, record, bytes);
+}
+
+uint64_t ek_engine_asked(const ek_engine *engine)
+{
+    return engine->operations->asked(engine);
 }
 
 ek_status ek_inject(ek_engine *engine, ek_fault fault)

@@ -34,6 +34,7 @@ struct ek_operation {
 
 struct ek_engine_operations {
     const char *name;
+    void (*place)(ek_place *place);
     ek_status (*launch)(const ek_launch_options *options);
     ek_status (*alloc)(ek_engine *engine, size_t bytes, void **memory);
     void (*free)(ek_engine *engine, void *memory);
@@ -48,9 +49,11 @@ struct ek_engine_operations {
     ek_status (*agree)(ek_engine *engine, ek_agreement_kind kind, bool ok, ek_agreement *agreement);
     void (*beat)(ek_engine *engine, uint64_t note);
     ek_status (*report)(ek_engine *engine, const void *record, size_t bytes);
+    uint64_t (*asked)(const ek_engine *engine);
     ek_status (*inject)(ek_engine *engine, ek_fault fault);
     ek_status (*revive)(ek_launcher *launcher, uint32_t rank);
     ek_status (*kill)(ek_launcher *launcher, uint32_t rank);
+    void (*ask)(ek_launcher *launcher, uint64_t wish);
 };
 
 /* First member of an engine's own structure. */
@@ -76,5 +79,8 @@ struct ek_launcher {
 };
 
 extern const struct ek_engine_operations ek_engine_shm;
+#ifdef EK_MPI
+extern const struct ek_engine_operations ek_engine_mpi;
+#endif
 
 #endif

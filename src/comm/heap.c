@@ -12,6 +12,13 @@
 
 #define ALIGNMENT 64
 
+size_t heap_default_bytes(size_t heaps)
+{
+    size_t half = (size_t)sysconf(_SC_PHYS_PAGES) / 2 * (size_t)sysconf(_SC_PAGESIZE);
+    size_t most = ((size_t)1 << 45) / heaps;
+    return half < most ? half : most;
+}
+
 ek_status heap_create(struct heap *heap, void *base, size_t bytes)
 {
     *heap = (struct heap){.base = base, .bytes = bytes, .page_bytes = (size_t)sysconf(_SC_PAGESIZE), .capacity = 64};

@@ -21,6 +21,10 @@ struct heap {
     size_t count, capacity;
 };
 
+/* For each of `heaps` heaps of this machine where nobody says: half of its memory, as far as address space (47 bits)
+ * lasts; it is taken only when touched. */
+size_t heap_default_bytes(size_t heaps);
+
 ek_status heap_create(struct heap *heap, void *base, size_t bytes);
 void heap_destroy(struct heap *heap);
 

@@ -144,6 +144,7 @@ struct shm_job {
     ek_agreement agreement; /* the last one; at first all that are present are live */
     bool *live, *newcomers; /* [ranks] its arrays, to be written */
 
+    _Atomic uint64_t wish;           /* what the launching side asks for */
     SHM_LINE _Atomic uint64_t loss;  /* 0, or 1 + the rank first lost since the last agreement */
     SHM_LINE _Atomic uint64_t epoch; /* 1 + agreements */
     SHM_LINE _Atomic uint64_t vote;  /* a packed struct shm_vote_word */
@@ -252,8 +253,10 @@ ek_status shm_collective(struct shm_lane *lane, const struct ek_operation *opera
 ek_status shm_exchange(struct shm_lane *lane, const struct ek_operation *operation);
 
 /* shm_supervisor.c */
+void shm_place(ek_place *place);
 ek_status shm_launch(const ek_launch_options *options);
 ek_status shm_kill(ek_launcher *launcher, uint32_t rank);
+void shm_ask(ek_launcher *launcher, uint64_t wish);
 
 /* shm_members.c */
 ek_status shm_revive(ek_launcher *launcher, uint32_t rank);

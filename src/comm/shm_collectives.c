@@ -6,6 +6,7 @@
  * have left. What is large is read where it lies, and the owner waits until all have left. All-reduce of a large
  * buffer is two of these in one: member i reduces part i, then all copy the parts from the members that have them. */
 #include "comm/futex.h"
+#include "comm/reduce.h"
 #include "comm/shm.h"
 
 #include "base/hash.h"
@@ -194,21 +195,8 @@ static size_t sum(const size_t *sizes, uint32_t count)
 
 /* --------------------------------------------------------------------------------------------- reductions */
 
-/* Floats reduced at a time: the accumulator stays in the first-level cache. */
-#define REDUCE_BLOCK 2048
-
 /* Floats of a large all-reduce between two waits: the sums are still in the cache when the others copy them. */
 #define SLICE ((size_t)1 << 18)
-
-static void accumulate(float *restrict total, const float *restrict values, size_t count, ek_reduction reduction)
-{
-    if (reduction == EK_SUM)
-        for (size_t i = 0; i < count; i++)
-            total[i] += values[i];
-    else
-        for (size_t i = 0; i < count; i++)
-            total[i] = values[i] > total[i] ? values[i] : total[i];
-}
 
 /* output[0 … count-1] = the reduction, in order of members, of elements first … of what each published. The output may
  * be one of the inputs. */
@@ -222,7 +210,7 @@ static void reduce(const struct turn *turn, float *output, size_t first, size_t 
             if (member == 0)
                 memcpy(block, input, length * sizeof *block);
             else
-                accumulate(block, input, length, reduction);
+                reduce_into(block, input, length, reduction);
         }
         memcpy(output + done, block, length * sizeof *block);
         if (turn->lane->beats)

@@ -25,18 +25,10 @@ struct plan {
     size_t live, blocks, channels, heaps, end;
 };
 
-/* Half of the machine's memory, as far as address space (47 bits) lasts. */
-static size_t default_heap_bytes(size_t ranks)
-{
-    size_t half = (size_t)sysconf(_SC_PHYS_PAGES) / 2 * (size_t)sysconf(_SC_PAGESIZE);
-    size_t most = ((size_t)1 << 45) / ranks;
-    return half < most ? half : most;
-}
-
 static ek_status make_plan(struct plan *plan, const ek_launch_options *options)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE), ranks = options->ranks;
-    size_t heap_bytes = options->heap_bytes ? options->heap_bytes : default_heap_bytes(ranks);
+    size_t heap_bytes = options->heap_bytes ? options->heap_bytes : heap_default_bytes(ranks);
     *plan = (struct plan){.page_bytes = page, .block_count = MIN_BLOCKS};
     while (plan->block_count < BLOCKS_PER_RANK * ranks)
         plan->block_count *= 2;

@@ -289,6 +289,11 @@ static ek_status shm_report(ek_engine *base, const void *record, size_t bytes)
     return EK_OK;
 }
 
+static uint64_t shm_asked(const ek_engine *base)
+{
+    return atomic_load(&((const struct shm_engine *)base)->job->wish);
+}
+
 /* ------------------------------------------------------------------------------------------------ faults */
 
 static _Noreturn void inject_in_process(ek_fault fault)
@@ -335,6 +340,7 @@ static void shm_free(ek_engine *base, void *memory)
 
 const struct ek_engine_operations ek_engine_shm = {
     .name = "shm",
+    .place = shm_place,
     .launch = shm_launch,
     .alloc = shm_alloc,
     .free = shm_free,
@@ -346,9 +352,11 @@ const struct ek_engine_operations ek_engine_shm = {
     .agree = shm_agree,
     .beat = shm_note,
     .report = shm_report,
+    .asked = shm_asked,
     .inject = shm_inject,
     .revive = shm_revive,
     .kill = shm_kill,
+    .ask = shm_ask,
 };
 
 static void keep_error(struct shm_rank *own)

@@ -240,6 +240,11 @@ ek_status shm_kill(ek_launcher *launcher, uint32_t rank)
     return EK_OK;
 }
 
+void shm_ask(ek_launcher *launcher, uint64_t wish)
+{
+    atomic_store(&((struct supervisor *)launcher)->job->wish, wish);
+}
+
 /* Of all that have ended since the last poll. */
 static void take_leave(struct supervisor *supervisor)
 {
@@ -422,6 +427,11 @@ static ek_status launch_on(struct shm_job *job, const ek_launch_options *options
     free(supervisor.polled);
     free(supervisor.workers);
     return status;
+}
+
+void shm_place(ek_place *place)
+{
+    *place = (ek_place){.process = 0, .processes = 1};
 }
 
 ek_status shm_launch(const ek_launch_options *options)
