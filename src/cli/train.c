@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "cli/commands.h"
@@ -346,6 +347,20 @@ static ek_status train(const command_line *given)
     return status;
 }
 
+/* Of many processes that mpirun has started and that all refuse the same, one says so, which ends the others. Who is
+ * still there then has a reason of its own. */
+static void complain(void)
+{
+    ek_place place;
+    if (ek_launch_place("mpi", &place) == EK_OK && place.process > 0) {
+        char host[64] = "";
+        gethostname(host, sizeof host - 1);
+        sleep(2);
+        ek_fail_prefix(EK_INVALID, "process %u on host %s: ", place.process, host);
+    }
+    ek_options_complain();
+}
+
 static int parse_and_train(int argc, char **argv, command_line *given)
 {
     static const struct argp argp = {
@@ -356,7 +371,8 @@ static int parse_and_train(int argc, char **argv, command_line *given)
     ek_status status = train(given);
     if (status == EK_OK)
         return EK_EXIT_DONE;
-    ek_options_complain();
+    if (status != EK_FENCED)
+        complain();
     return status == EK_INVALID ? EK_EXIT_REFUSED : EK_EXIT_FAILED;
 }
 

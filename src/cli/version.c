@@ -3,7 +3,6 @@
 
 #include "cli/commands.h"
 #include "cli/options.h"
-#include "train/config.h"
 
 int ek_command_version(int argc, char **argv)
 {
@@ -12,7 +11,7 @@ int ek_command_version(int argc, char **argv)
     if (!ek_options_parse(&argp, argc, argv, NULL, &exit_status))
         return exit_status;
     printf("evenkeel %s\nengines:", ek_version());
-    for (const char *const *engine = ek_config_engines(); *engine; engine++)
+    for (const char *const *engine = ek_engines(); *engine; engine++)
         printf(" %s", *engine);
     printf("\n");
     return EK_EXIT_DONE;

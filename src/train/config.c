@@ -14,7 +14,7 @@
 
 static const char *const mode_choices[] = {"tp", "ep", NULL}; /* ek_parallel_mode */
 static const char *const format_choices[] = {"bytes", "llmc", "megatron", NULL};
-static const char *const engine_choices[] = {"shm", NULL};
+static const char *const engine_choices[] = {"shm", "mpi", NULL};
 static const char *const power_choices[] = {"none", "nvml", "powercap", "emulated", NULL}; /* ek_power_choice */
 
 #define PLACE(member) .offset = offsetof(ek_config, member), .bytes = sizeof(((ek_config *)0)->member)
@@ -156,7 +156,8 @@ static const ek_field fields[] = {
      .help = "folder of a Hugging Face checkpoint (Llama, Mixtral) to take the initial weights from"},
 
     {"engine.name", .kind = EK_FIELD_STRING, PLACE(engine.name), .choices = engine_choices, .otherwise = "shm",
-     .help = "shm: the ranks are processes of this machine and share memory"},
+     .help = "shm: the ranks are processes of this machine and share memory; mpi: mpirun starts them, on any number of "
+             "machines (docs/cluster.md)"},
     {"engine.timeout_seconds", REAL(engine.timeout_seconds, 0, 86400), .otherwise = "10",
      .help = "a rank without progress for so long is killed and lost; 0: never"},
     {"engine.heap_bytes", WHOLE(engine.heap_bytes, 0, (uint64_t)1 << 50), .otherwise = "0",
@@ -178,11 +179,6 @@ const ek_field *ek_config_fields(size_t *count)
 const char *ek_config_parallelism(const ek_config *config)
 {
     return config->parallel.mode == EK_MODE_EP ? "EP" : "TP";
-}
-
-const char *const *ek_config_engines(void)
-{
-    return engine_choices;
 }
 
 /* What stands in for keys that are absent and whose default depends on others. */

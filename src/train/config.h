@@ -95,7 +95,4 @@ const ek_field *ek_config_fields(size_t *count);
 /* What the degree of a replica is of: "TP" or "EP". */
 const char *ek_config_parallelism(const ek_config *config);
 
-/* The names that engine.name may have, ended by NULL. */
-const char *const *ek_config_engines(void);
-
 #endif

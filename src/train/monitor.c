@@ -30,6 +30,7 @@ struct ek_monitor {
     ek_journal journal;
     ek_membership *membership;
     ek_launcher *launcher;
+    uint64_t wish;       /* as asked of the ranks */
     ek_saves *saves;     /* NULL: no checkpoints */
     ek_limits *limits;   /* NULL: power is not governed */
     bool *pending;       /* [ranks] lost, and no recovery has dealt with it yet */
@@ -425,7 +426,9 @@ static ek_status write_healed(ek_monitor *monitor, uint32_t rank, const ek_heale
 
 ek_status ek_monitor_start(void *user, ek_launcher *launcher)
 {
-    ((const ek_run *)user)->monitor->launcher = launcher;
+    ek_monitor *monitor = ((const ek_run *)user)->monitor;
+    monitor->launcher = launcher;
+    ek_launcher_ask(launcher, monitor->wish); /* of ranks that were launched before, too */
     return EK_OK;
 }
 
@@ -454,25 +457,38 @@ ek_status ek_monitor_report(void *user, uint32_t rank, const void *data, size_t 
     return gather_step(monitor, rank, &record.step);
 }
 
+static void ask(ek_monitor *monitor, uint64_t wish)
+{
+    monitor->wish = wish;
+    ek_launcher_ask(monitor->launcher, wish);
+}
+
 /* SIGUSR1 asks for a checkpoint, SIGTERM for one and the end; the second SIGTERM, and the others, for the end at once.
  */
 ek_status ek_monitor_signal(void *user, int signal)
 {
     const ek_run *run = user;
     if (run->monitor->saves && signal == SIGUSR1) {
-        atomic_store(&run->wishes->save, true);
+        ask(run->monitor, run->monitor->wish + EK_WISH_SAVE);
         return EK_OK;
     }
     if (signal == SIGUSR1)
         return EK_OK;
-    if (run->monitor->saves && signal == SIGTERM && !atomic_exchange(&run->wishes->stop, true))
+    if (run->monitor->saves && signal == SIGTERM && !(run->monitor->wish & EK_WISH_STOP)) {
+        ask(run->monitor, run->monitor->wish | EK_WISH_STOP);
         return EK_OK;
+    }
     return ek_fail(EK_INTERRUPTED, "the job was ended by %s", strsignal(signal));
 }
 
 uint64_t ek_monitor_last_step(const ek_monitor *monitor)
 {
     return monitor->last_step;
+}
+
+bool ek_monitor_stops(const ek_monitor *monitor)
+{
+    return monitor->wish & EK_WISH_STOP;
 }
 
 uint64_t ek_monitor_saved_step(const ek_monitor *monitor)
@@ -513,15 +529,16 @@ ek_status ek_monitor_resume(ek_monitor *monitor)
     memset(monitor->pending, 0, ek_membership_ranks(membership) * sizeof *monitor->pending);
     monitor->first_noticed = 0.0;
     if (monitor->last_step >
-        run->resumed_step) { /* what is lost again was no use; nobody knows how long just these took */
-        double kept = 1.0 - (double)(monitor->last_step - run->resumed_step) / (double)monitor->committed_steps;
-        monitor->committed_steps -= monitor->last_step - run->resumed_step;
+        run->briefing.resumed_step) { /* what is lost again was no use; nobody knows how long just these took */
+        double kept =
+            1.0 - (double)(monitor->last_step - run->briefing.resumed_step) / (double)monitor->committed_steps;
+        monitor->committed_steps -= monitor->last_step - run->briefing.resumed_step;
         monitor->committed_seconds *= kept;
     }
-    monitor->last_step = run->resumed_step;
-    snprintf(text, sizeof text, "goes on from the checkpoint of step %" PRIu64, run->resumed_step);
-    return ek_journal_tell(&monitor->journal, row_now(monitor, run->resumed_step + 1, text),
-                           ek_journal_event(&monitor->journal, "resumed", run->resumed_step, EK_NONE));
+    monitor->last_step = run->briefing.resumed_step;
+    snprintf(text, sizeof text, "goes on from the checkpoint of step %" PRIu64, run->briefing.resumed_step);
+    return ek_journal_tell(&monitor->journal, row_now(monitor, run->briefing.resumed_step + 1, text),
+                           ek_journal_event(&monitor->journal, "resumed", run->briefing.resumed_step, EK_NONE));
 }
 
 bool ek_monitor_has_struck(const ek_monitor *monitor, size_t fault)
@@ -554,13 +571,14 @@ ek_status ek_monitor_create(ek_monitor **out, const ek_run *run, ek_limits *limi
     if (status == EK_OK)
         status = ek_saves_create(&monitor->saves, run->checkpoints, run->config->checkpoint.keep, tell_save, monitor);
     if (status == EK_OK)
-        status = ek_phases_create(
-            &monitor->phases,
-            &(ek_phase_job){.parallelism = ek_config_parallelism(run->config),
-                            .replicas = run->config->parallel.dp,
-                            .base_degree = run->config->parallel.tp,
-                            .samples = run->config->batch.global,
-                            .default_watts = run->config->power.backend == EK_POWER_NONE ? 0.0 : run->default_watts});
+        status = ek_phases_create(&monitor->phases,
+                                  &(ek_phase_job){.parallelism = ek_config_parallelism(run->config),
+                                                  .replicas = run->config->parallel.dp,
+                                                  .base_degree = run->config->parallel.tp,
+                                                  .samples = run->config->batch.global,
+                                                  .default_watts = run->config->power.backend == EK_POWER_NONE
+                                                                       ? 0.0
+                                                                       : run->briefing.default_watts});
     if (status != EK_OK) {
         ek_monitor_destroy(monitor);
         return status;
@@ -568,7 +586,7 @@ ek_status ek_monitor_create(ek_monitor **out, const ek_run *run, ek_limits *limi
     ek_display_job(&monitor->journal.display, run->config, monitor->membership);
     if (complaint[0])
         complain(monitor, complaint);
-    status = run->resumed_step ? ek_monitor_resume(monitor) : EK_OK;
+    status = run->briefing.resumed_step ? ek_monitor_resume(monitor) : EK_OK;
     if (status != EK_OK) {
         ek_monitor_destroy(monitor);
         return status;

@@ -24,6 +24,8 @@ ek_status ek_monitor_signal(void *run, int signal);
 /* The last committed step; that of the last complete checkpoint that this run has made, 0: none. */
 uint64_t ek_monitor_last_step(const ek_monitor *monitor);
 uint64_t ek_monitor_saved_step(const ek_monitor *monitor);
+/* Whether the ranks were asked to end before the last step. */
+bool ek_monitor_stops(const ek_monitor *monitor);
 
 /* `start` without the ranks that are lost now. EK_NO_REPLICA: they do not suffice. */
 ek_status ek_monitor_survivors(const ek_monitor *monitor, const ek_membership *start, ek_membership **survivors);

@@ -75,25 +75,28 @@ static ek_status check_content(const ek_routes_file *file, const header *wanted,
     return EK_OK;
 }
 
-static ek_status open_file(ek_routes_file *file, const ek_config *config)
+static ek_status open_file(ek_routes_file *file, bool begins, const ek_config *config)
 {
     header wanted = make_header(config);
     bool records = file->use == EK_ROUTES_RECORD;
-    file->file = open(file->path, records ? O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC : O_RDONLY | O_CLOEXEC, 0666);
+    int flags = !records ? O_RDONLY : begins ? O_RDWR | O_CREAT | O_TRUNC : O_RDWR;
+    file->file = open(file->path, flags | O_CLOEXEC, 0666);
     if (file->file < 0)
         return fail_io(file, "cannot be opened");
     if (!records)
         return check_content(file, &wanted, config->train.steps);
+    if (!begins)
+        return EK_OK;
     return pwrite(file->file, &wanted, sizeof wanted, 0) == (ssize_t)sizeof wanted ? EK_OK
                                                                                    : fail_io(file, "cannot be written");
 }
 
-ek_status ek_routes_file_open(ek_routes_file **out, const char *path, ek_routes_use use, const ek_config *config,
-                              const char *const *inputs, size_t input_count)
+ek_status ek_routes_file_open(ek_routes_file **out, const char *path, ek_routes_use use, bool begins,
+                              const ek_config *config, const char *const *inputs, size_t input_count)
 {
     if (!config->model.experts)
         return ek_fail(EK_INVALID, "--routes: the model has no experts (model.experts)");
-    if (use == EK_ROUTES_RECORD)
+    if (use == EK_ROUTES_RECORD && begins)
         EK_TRY(ek_output_check("--routes", path, inputs, input_count));
     ek_routes_file *file = calloc(1, sizeof *file);
     if (!file)
@@ -106,7 +109,7 @@ ek_status ek_routes_file_open(ek_routes_file **out, const char *path, ek_routes_
                              .layers = ek_model_moe_layers(&config->model),
                              .experts = config->model.experts,
                              .samples = config->batch.global};
-    ek_status status = open_file(file, config);
+    ek_status status = open_file(file, begins, config);
     if (status != EK_OK) {
         ek_routes_file_close(file);
         return status;

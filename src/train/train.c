@@ -4,13 +4,13 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 
 #include "base/error.h"
 #include "train/data.h"
 #include "train/limits.h"
 #include "train/monitor.h"
 #include "train/pace.h"
+#include "train/records.h"
 #include "train/store.h"
 #include "train/worker.h"
 
@@ -79,9 +79,11 @@ static ek_status launch(ek_run *run)
         .heap_bytes = config->engine.heap_bytes,
         .link_bytes_per_second = config->engine.link_bytes_per_second,
         .link_latency_seconds = config->engine.link_latency_seconds,
-        .committed_step = run->resumed_step,
+        .committed_step = run->briefing.resumed_step,
         .main = ek_worker_main,
         .respawn_seconds = config->recovery.respawn_seconds,
+        .shared = &run->briefing,
+        .shared_bytes = sizeof run->briefing,
         .on_start = ek_monitor_start,
         .on_report = ek_monitor_report,
         .on_lost = ek_monitor_lost,
@@ -98,17 +100,17 @@ static ek_status launch(ek_run *run)
 static ek_status prepare_power(ek_run *run, ek_limits **limits, char complaint[EK_COMPLAINT_BYTES])
 {
     const ek_config *config = run->config;
-    run->default_watts = config->power.default_watts;
+    run->briefing.default_watts = config->power.default_watts;
     ek_pace *pace;
-    EK_TRY(ek_pace_create(&pace, config, ek_membership_job(run->membership), run->default_watts,
+    EK_TRY(ek_pace_create(&pace, config, ek_membership_job(run->membership), run->briefing.default_watts,
                           config->power.backend == EK_POWER_EMULATED));
     ek_pace_destroy(pace);
     EK_TRY(ek_limits_create(limits, config, ek_membership_ranks(run->membership), complaint));
-    run->may_raise = *limits != NULL;
+    run->briefing.may_raise = *limits != NULL;
     if (!*limits)
         return EK_OK;
-    run->default_watts = ek_limits_default_watts(*limits);
-    EK_TRY(ek_pace_create(&pace, config, ek_membership_job(run->membership), run->default_watts, true));
+    run->briefing.default_watts = ek_limits_default_watts(*limits);
+    EK_TRY(ek_pace_create(&pace, config, ek_membership_job(run->membership), run->briefing.default_watts, true));
     ek_pace_destroy(pace);
     return EK_OK;
 }
@@ -124,7 +126,8 @@ static void warn(void *user, const char *line)
 /* The last complete checkpoint up to a step, as what the run goes on from; resumed_step is 0 if there is none. */
 static ek_status find_checkpoint(ek_run *run, uint64_t most)
 {
-    return ek_checkpoint_find(run->checkpoints, most, &run->resumed_step, run->resumed_path, warn, NULL);
+    return ek_checkpoint_find(run->checkpoints, most, &run->briefing.resumed_step, run->briefing.resumed_path, warn,
+                              NULL);
 }
 
 /* A run that begins must not be mixed up with what an earlier one has left. */
@@ -144,9 +147,9 @@ static ek_status resume(ek_run *run)
 {
     const ek_config *config = run->config;
     EK_TRY(find_checkpoint(run, UINT64_MAX));
-    if (run->resumed_step > config->train.steps)
+    if (run->briefing.resumed_step > config->train.steps)
         return ek_fail(EK_INVALID, "--resume: the last checkpoint is of step %" PRIu64 "; train.steps is %" PRIu64,
-                       run->resumed_step, config->train.steps);
+                       run->briefing.resumed_step, config->train.steps);
     return EK_OK;
 }
 
@@ -163,14 +166,9 @@ static ek_status open_checkpoints(ek_run *run)
 static ek_status prepare_checkpoints(ek_run *run)
 {
     const ek_config *config = run->config;
-    run->wishes = mmap(NULL, sizeof *run->wishes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (run->wishes == MAP_FAILED) {
-        run->wishes = NULL;
-        return ek_fail(EK_NO_MEMORY, "out of memory for what the ranks are asked");
-    }
     if (config->checkpoint.dir)
         EK_TRY(open_checkpoints(run));
-    if (config->checkpoint.weights && !run->resumed_step &&
+    if (config->checkpoint.weights && !run->briefing.resumed_step &&
         ek_checkpoint_check_weights(config->checkpoint.weights, &config->model) != EK_OK)
         return ek_fail_prefix(EK_INVALID, "checkpoint.weights: ");
     return EK_OK;
@@ -184,7 +182,7 @@ static ek_status go_back(ek_run *run, const ek_membership *start, ek_status *sta
     snprintf(lost_unit, sizeof lost_unit, "%s", ek_error());
     if (run->checkpoints)
         EK_TRY(find_checkpoint(run, ek_monitor_last_step(run->monitor)));
-    if (!run->checkpoints || !run->resumed_step)
+    if (!run->checkpoints || !run->briefing.resumed_step)
         return ek_fail(EK_UNIT_LOST, "%s", lost_unit);
     ek_membership *survivors;
     EK_TRY(ek_monitor_survivors(run->monitor, start, &survivors));
@@ -201,54 +199,129 @@ static ek_status launch_and_go_back(ek_run *run)
     ek_membership *start;
     EK_TRY(ek_membership_lose(run->membership, NULL, 0, &start));
     ek_status status = launch(run), went_back = EK_OK;
-    while (status == EK_UNIT_LOST && went_back == EK_OK)
+    if (status == EK_UNIT_LOST && run->place.once)
+        status = ek_fail_prefix(status, "the engine cannot start ranks again from a checkpoint, --resume can: ");
+    while (status == EK_UNIT_LOST && went_back == EK_OK && !run->place.once)
         went_back = go_back(run, start, &status);
     if (went_back != EK_OK)
         status = went_back;
     ek_membership_destroy(start);
     uint64_t last = ek_monitor_last_step(run->monitor);
-    if (status == EK_OK && run->wishes && atomic_load(&run->wishes->stop) && last < run->config->train.steps)
+    if (status == EK_OK && ek_monitor_stops(run->monitor) && last < run->config->train.steps)
         return ek_fail(EK_INTERRUPTED, "the job was ended by SIGTERM after step %" PRIu64 "%s", last,
                        ek_monitor_saved_step(run->monitor) == last ? "; --resume goes on from there" : "");
     return status;
 }
 
-static ek_status prepare(ek_run *run, ek_data **data, ek_limits **limits)
+/* ------------------------------------------------------------------------------------------------ engine */
+
+static ek_status refuse_with_mpi(const char *what)
 {
-    char complaint[EK_COMPLAINT_BYTES];
+    return ek_fail(EK_INVALID, "%s: not with engine.name mpi", what);
+}
+
+/* What the engine "mpi" cannot do. */
+static ek_status check_mpi(const ek_run *run)
+{
+    const ek_config *config = run->config;
+    if (config->engine.threads)
+        return refuse_with_mpi("engine.threads");
+    if (config->engine.link_bytes_per_second > 0 || config->engine.link_latency_seconds > 0)
+        return refuse_with_mpi("an emulated link");
+    if (config->recovery.respawn_seconds > 0)
+        return refuse_with_mpi("recovery.respawn_seconds");
+    if (run->options->rejoin_count > 0)
+        return refuse_with_mpi("--rejoin");
+    if (config->power.backend != EK_POWER_NONE && config->power.backend != EK_POWER_EMULATED)
+        return refuse_with_mpi("power.backend for real devices");
+    return EK_OK;
+}
+
+/* As many processes as the engine wants. */
+static ek_status check_place(ek_run *run)
+{
+    const char *name = run->config->engine.name;
+    if (ek_launch_place(name, &run->place) != EK_OK)
+        return ek_fail_prefix(EK_INVALID, "engine.name: ");
+    ek_place mpirun;
+    if (!run->place.once && ek_launch_place("mpi", &mpirun) == EK_OK && mpirun.processes > 1)
+        return ek_fail(EK_INVALID, "%u processes were started, as by mpirun, but engine.name is %s; set it to mpi",
+                       mpirun.processes, name);
+    if (!run->place.once)
+        return EK_OK;
+    EK_TRY(check_mpi(run));
+    uint32_t present = 0;
+    for (uint32_t rank = 0; rank < ek_membership_ranks(run->membership); rank++)
+        present += ek_rank_is_known(run->membership, rank);
+    if (present == run->place.processes)
+        return EK_OK;
+    return ek_fail(EK_INVALID,
+                   "engine.name: mpi: %u processes were started for %u ranks (parallel.dp x parallel.tp, as far as "
+                   "parallel.degrees has them, and recovery.spares); mpirun -n %u is needed",
+                   run->place.processes, present, present);
+}
+
+/* ------------------------------------------------------------------------------------------------- whole */
+
+ek_status ek_run_open_routes(ek_run *run)
+{
+    const ek_train_options *options = run->options;
+    if (options->routes == EK_ROUTES_FREE || run->routes)
+        return EK_OK;
+    return ek_routes_file_open(&run->routes, options->routes_path, options->routes, run->place.process == 0,
+                               run->config, (const char *const[]){run->config->data.path, options->config_path}, 2);
+}
+
+/* What every process of a job has, whoever leads. */
+static ek_status prepare(ek_run *run, ek_data **data)
+{
     const ek_config *config = run->config;
     EK_TRY(ek_data_open(data, config->data.path, config->data.format, config->model.sequence, config->model.vocab));
     run->data = *data;
     EK_TRY(ek_model_tensors(&config->model, &run->tensors, &run->tensor_count));
     run->bucket_count = ek_model_buckets(&config->model);
-    EK_TRY(prepare_checkpoints(run));
     EK_TRY(make_membership(run));
+    return check_place(run);
+}
+
+/* What the launching process has. */
+static ek_status prepare_to_lead(ek_run *run, ek_limits **limits)
+{
+    char complaint[EK_COMPLAINT_BYTES];
+    EK_TRY(prepare_checkpoints(run));
     EK_TRY(prepare_power(run, limits, complaint));
-    if (run->options->routes != EK_ROUTES_FREE)
-        EK_TRY(ek_routes_file_open(&run->routes, run->options->routes_path, run->options->routes, config,
-                                   (const char *const[]){config->data.path, run->options->config_path}, 2));
+    EK_TRY(ek_run_open_routes(run));
     return ek_monitor_create(&run->monitor, run, *limits, complaint);
+}
+
+static ek_status lead(ek_run *run)
+{
+    ek_limits *limits = NULL;
+    ek_status status = prepare_to_lead(run, &limits);
+    if (status == EK_OK)
+        status = ek_monitor_finish(run->monitor, launch_and_go_back(run));
+    else if (status != EK_NO_MEMORY) /* an input that cannot be used is refused, whatever the reason */
+        status = ek_fail_prefix(EK_INVALID, "%s", "");
+    ek_status restored = ek_limits_end(limits);
+    ek_monitor_destroy(run->monitor);
+    ek_checkpoint_dir_close(run->checkpoints);
+    return status == EK_OK ? restored : status;
 }
 
 ek_status ek_train(const ek_train_options *options)
 {
     ek_run run = {.options = options, .config = options->config};
     ek_data *data = NULL;
-    ek_limits *limits = NULL;
-    ek_status status = prepare(&run, &data, &limits);
-    if (status == EK_OK)
-        status = ek_monitor_finish(run.monitor, launch_and_go_back(&run));
-    else if (status != EK_NO_MEMORY) /* an input that cannot be used is refused, whatever the reason */
-        status = ek_fail_prefix(EK_INVALID, "%s", "");
-    ek_status restored = ek_limits_end(limits);
-    status = status == EK_OK ? restored : status;
-    ek_monitor_destroy(run.monitor);
+    ek_status status = prepare(&run, &data);
+    if (status != EK_OK)
+        status = status == EK_NO_MEMORY ? status : ek_fail_prefix(EK_INVALID, "%s", "");
+    else if (run.place.process > 0)
+        status = launch(&run) == EK_OK ? EK_OK : EK_FENCED;
+    else
+        status = lead(&run);
     ek_membership_destroy(run.membership);
     ek_free(run.tensors);
     ek_routes_file_close(run.routes);
-    ek_checkpoint_dir_close(run.checkpoints);
-    if (run.wishes)
-        munmap(run.wishes, sizeof *run.wishes);
     ek_data_close(data);
     return status;
 }

@@ -68,7 +68,8 @@ typedef struct ek_train_options {
 } ek_train_options;
 
 /* EK_OK: all steps are committed. EK_INVALID: refused before any rank was started, whatever the reason (a data or
- * metrics file that cannot be used is an input too). Anything else: the run failed on the way. */
+ * metrics file that cannot be used is an input too). Anything else: the run failed on the way. EK_FENCED: so it did,
+ * and the process that leads the job (engine "mpi") says why. */
 ek_status ek_train(const ek_train_options *options);
 
 #endif

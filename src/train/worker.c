@@ -37,11 +37,12 @@ typedef struct ek_worker {
 
     ek_membership *membership;
     ek_store store;
-    ek_saver *saver; /* NULL: no checkpoints */
-    bool stopping;   /* this step was the last, the launching process wishes so */
-    ek_pace *pace;   /* NULL: the replicas are not kept in step */
-    double *busy;    /* [ranks] of the last step, as reported; the rank's own until they are gathered */
-    bool has_busy;   /* a step has been committed under this membership */
+    ek_saver *saver;         /* NULL: no checkpoints */
+    uint64_t asked, granted; /* wishes as read in this step, and when a checkpoint was last made for one */
+    bool stopping;           /* this step was the last, the launching process wishes so */
+    ek_pace *pace;           /* NULL: the replicas are not kept in step */
+    double *busy;            /* [ranks] of the last step, as reported; the rank's own until they are gathered */
+    bool has_busy;           /* a step has been committed under this membership */
 
     /* What hangs on the membership: made by attach, gone with detach. Empty on a rank without a role, but for sync. */
     bool placed;
@@ -98,7 +99,7 @@ static ek_status fault_point(ek_worker *worker, ek_phase phase)
         bool due =
             phase == EK_PHASE_RECOVERY ? current_step(worker) >= fault->step : current_step(worker) == fault->step;
         if (due && fault->phase == phase && is_here(worker, fault->replica, fault->slot) &&
-            !ek_monitor_has_struck(worker->run->monitor, i))
+            !(worker->run->monitor && ek_monitor_has_struck(worker->run->monitor, i)))
             return inject(worker, i);
     }
     return EK_OK;
@@ -433,14 +434,23 @@ static ek_status save(ek_worker *worker, bool wished, bool stop)
         return EK_OK;
     uint64_t note = ek_note(worker->committed, EK_PHASE_OPTIMIZER);
     worker->stopping = stop;
-    if (wished) /* every rank, since any may be lost; all have read it for this step, none for the next one */
-        atomic_store(&worker->run->wishes->save, false);
+    if (wished)
+        worker->granted = worker->asked;
     bool last = worker->committed == config->train.steps || stop;
     bool due = config->checkpoint.every && worker->committed % config->checkpoint.every == 0;
     EK_TRY(ek_saver_tell(worker->saver, false, note));
     if ((last || due || wished) && worker->placed)
         EK_TRY(ek_saver_begin(worker->saver, worker->membership, &worker->store, worker->committed, note));
     return last ? ek_saver_tell(worker->saver, true, note) : EK_OK;
+}
+
+/* The lowest rank of the job. */
+static uint32_t first_rank(const ek_worker *worker)
+{
+    uint32_t rank = 0;
+    while (!ek_rank_is_known(worker->membership, rank))
+        rank++;
+    return rank;
 }
 
 static ek_status run_step(ek_worker *worker)
@@ -470,8 +480,12 @@ static ek_status run_step(ek_worker *worker)
         values[BALANCE] = loss.balance;
         values[FLIPS] = (double)worker->flips;
     }
-    values[SAVE] = atomic_load(&worker->run->wishes->save);
-    values[STOP] = atomic_load(&worker->run->wishes->stop);
+    /* One rank speaks for all, as they may hear of a wish in different steps; any may be the next to do so. */
+    worker->asked = ek_engine_asked(worker->engine);
+    if (worker->rank == first_rank(worker)) {
+        values[SAVE] = worker->asked / EK_WISH_SAVE > worker->granted / EK_WISH_SAVE;
+        values[STOP] = worker->asked & EK_WISH_STOP;
+    }
     values[SQUARE] = ek_sync_square(worker->sync, worker->gradients);
 
     beat(worker, EK_PHASE_COMMIT);
@@ -645,8 +659,8 @@ static ek_status fill_store(ek_worker *worker)
     if (!store->memory) /* a spare */
         return EK_OK;
     ek_share share = {worker->membership, worker->rank, &config->model, run->tensors, run->tensor_count};
-    if (run->resumed_step)
-        return ek_checkpoint_load(run->resumed_path, &share, store->planes, beat_loading, worker);
+    if (run->briefing.resumed_step)
+        return ek_checkpoint_load(run->briefing.resumed_path, &share, store->planes, beat_loading, worker);
     if (config->checkpoint.weights)
         return ek_checkpoint_load_weights(config->checkpoint.weights, &share, store->planes[EK_PLANE_WEIGHTS],
                                           beat_loading, worker);
@@ -655,11 +669,11 @@ static ek_status fill_store(ek_worker *worker)
     return EK_OK;
 }
 
-static ek_status begin(ek_worker *worker)
+static ek_status begin(ek_worker *worker, ek_run *run)
 {
-    const ek_run *run = worker->run;
     const ek_config *config = worker->config;
     beat(worker, EK_PHASE_FORWARD);
+    EK_TRY(ek_run_open_routes(run));
     worker->gradient_of = calloc(run->tensor_count, sizeof *worker->gradient_of);
     worker->tokens = calloc((size_t)config->batch.micro * (config->model.sequence + 1), sizeof *worker->tokens);
     if (!worker->gradient_of || !worker->tokens)
@@ -668,12 +682,13 @@ static ek_status begin(ek_worker *worker)
     worker->busy = calloc(ek_engine_ranks(worker->engine), sizeof *worker->busy);
     if (!worker->busy)
         return ek_fail(EK_NO_MEMORY, "out of memory for busy times");
-    worker->committed = run->resumed_step;
-    if (run->checkpoints)
+    worker->committed = run->briefing.resumed_step;
+    worker->granted = ek_engine_is_new(worker->engine) ? ek_engine_asked(worker->engine) : 0;
+    if (config->checkpoint.dir)
         EK_TRY(ek_saver_create(&worker->saver, run, worker->engine));
     if (ek_pace_wanted(config))
-        EK_TRY(ek_pace_create(&worker->pace, config, ek_membership_job(run->membership), run->default_watts,
-                              run->may_raise));
+        EK_TRY(ek_pace_create(&worker->pace, config, ek_membership_job(run->membership), run->briefing.default_watts,
+                              run->briefing.may_raise));
     if (ek_engine_is_new(worker->engine)) { /* the others have its state, and the membership */
         worker->joining = true;
         return recover(worker);
@@ -711,9 +726,9 @@ static bool is_done(const ek_worker *worker)
 
 ek_status ek_worker_main(ek_engine *engine, void *user)
 {
-    const ek_run *run = user;
+    ek_run *run = user;
     ek_worker worker = {.run = run, .config = run->config, .engine = engine, .rank = ek_engine_rank(engine)};
-    ek_status status = begin(&worker);
+    ek_status status = begin(&worker, run);
     while (status == EK_OK && !is_done(&worker)) {
         status = run_step(&worker);
         if (status == EK_OK)
