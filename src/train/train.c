@@ -2,11 +2,13 @@
 #include "train/train.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
 #include "base/error.h"
+#include "base/whole_file.h"
 #include "train/data.h"
 #include "train/limits.h"
 #include "train/monitor.h"
@@ -213,10 +215,26 @@ static ek_status launch_and_go_back(ek_run *run)
     return status;
 }
 
+/* Before any of them is opened: no output is an input, or another output. */
+static ek_status check_outputs(const ek_train_options *options)
+{
+    const ek_config *config = options->config;
+    bool two_files = config->data.format == EK_DATA_MEGATRON, records = options->routes == EK_ROUTES_RECORD;
+    char tokens[PATH_MAX], index[PATH_MAX];
+    snprintf(tokens, sizeof tokens, "%s%s", config->data.path, two_files ? ".bin" : "");
+    snprintf(index, sizeof index, "%s%s", config->data.path, two_files ? ".idx" : "");
+    const char *const used[] = {tokens, index, options->config_path, options->routes_path};
+    enum { INPUTS = 3, ALL = sizeof used / sizeof *used };
+    if (records)
+        EK_TRY(ek_output_check("--routes", options->routes_path, used, INPUTS));
+    return options->metrics_path ? ek_output_check("--metrics", options->metrics_path, used, ALL) : EK_OK;
+}
+
 static ek_status prepare(ek_run *run, ek_data **data, ek_limits **limits)
 {
     char complaint[EK_COMPLAINT_BYTES];
     const ek_config *config = run->config;
+    EK_TRY(check_outputs(run->options));
     EK_TRY(ek_data_open(data, config->data.path, config->data.format, config->model.sequence, config->model.vocab));
     run->data = *data;
     EK_TRY(ek_model_tensors(&config->model, &run->tensors, &run->tensor_count));
@@ -225,8 +243,7 @@ static ek_status prepare(ek_run *run, ek_data **data, ek_limits **limits)
     EK_TRY(make_membership(run));
     EK_TRY(prepare_power(run, limits, complaint));
     if (run->options->routes != EK_ROUTES_FREE)
-        EK_TRY(ek_routes_file_open(&run->routes, run->options->routes_path, run->options->routes, config,
-                                   (const char *const[]){config->data.path, run->options->config_path}, 2));
+        EK_TRY(ek_routes_file_open(&run->routes, run->options->routes_path, run->options->routes, config));
     return ek_monitor_create(&run->monitor, run, *limits, complaint);
 }
 
