@@ -34,7 +34,7 @@ static ek_status prepare(least_bytes *least, const char *routes_path)
         &whole, &(ek_job){.replicas = REPLICAS, .base_degree = DEGREE, .groups = &group, .group_count = 1}));
     ek_status status = ek_membership_lose(whole, (const uint32_t[]){2 * DEGREE - 1}, 1, &least->membership);
     ek_membership_destroy(whole);
-    return status == EK_OK ? ek_routes_file_open(&least->routes, routes_path, EK_ROUTES_REPLAY, true, least->config, NULL, 0)
+    return status == EK_OK ? ek_routes_file_open(&least->routes, routes_path, EK_ROUTES_REPLAY, true, least->config)
                            : status;
 }
 

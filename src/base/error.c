@@ -13,6 +13,14 @@ const char *ek_error(void)
     return error_text;
 }
 
+/* What comes from files and command lines may have line ends and a terminal's commands in it. */
+static void keep_to_one_line(char *text)
+{
+    for (; *text; text++)
+        if ((unsigned char)*text < ' ' || *text == 0x7F)
+            *text = '?';
+}
+
 int ek_error_set(const char *format, ...)
 {
     char text[EK_ERROR_BYTES]; /* the arguments may point into error_text */
@@ -20,6 +28,7 @@ int ek_error_set(const char *format, ...)
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
+    keep_to_one_line(text);
     memcpy(error_text, text, sizeof text);
     return 0;
 }
@@ -33,6 +42,7 @@ int ek_error_prefix(const char *format, ...)
     va_end(arguments);
     if (length >= 0 && (size_t)length < sizeof text)
         snprintf(text + length, sizeof text - (size_t)length, "%s", error_text);
+    keep_to_one_line(text);
     memcpy(error_text, text, sizeof text);
     return 0;
 }

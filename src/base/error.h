@@ -4,7 +4,8 @@
 
 #include <evenkeel.h>
 
-/* Sets the calling thread's error text (one line, no newline, at most EK_ERROR_BYTES-1 bytes) and returns `status`:
+/* Sets the calling thread's error text (one line: control characters become question marks; at most
+ * EK_ERROR_BYTES-1 bytes) and returns `status`:
  *     return ek_fail(EK_INVALID, "parallel.tp: %u is above the %u attention units", tp, units); */
 #define EK_ERROR_BYTES 512
 #define ek_fail(status, ...) ek_status_after((status), ek_error_set(__VA_ARGS__))

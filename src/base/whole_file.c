@@ -99,3 +99,22 @@ ek_status ek_whole_file_end(ek_whole_file *whole, ek_status status)
         discard(whole);
     return status;
 }
+
+/* The same file under whatever names, or the same name of one that is not there yet. Devices hold nothing to be lost.
+ */
+static bool are_same(const char *a, const char *b)
+{
+    struct stat first, second;
+    if (stat(a, &first) != 0 || stat(b, &second) != 0)
+        return strcmp(a, b) == 0;
+    return S_ISREG(first.st_mode) && first.st_dev == second.st_dev && first.st_ino == second.st_ino;
+}
+
+ek_status ek_output_check(const char *option, const char *path, const char *const *inputs, size_t input_count)
+{
+    for (size_t i = 0; i < input_count; i++)
+        if (inputs[i] && are_same(path, inputs[i]))
+            return ek_fail(EK_INVALID, "%s %s: that is %s, which is used too; name another file", option, path,
+                           inputs[i]);
+    return EK_OK;
+}

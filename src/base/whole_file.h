@@ -26,4 +26,8 @@ ek_status ek_whole_file_end(ek_whole_file *whole, ek_status status);
 ek_status ek_whole_file_close(ek_whole_file *whole);
 ek_status ek_whole_file_name(ek_whole_file *whole);
 
+/* Refuses to write to one of inputs[] (each may be NULL), which are used too: EK_INVALID, with the `option` that named
+ * the output. */
+ek_status ek_output_check(const char *option, const char *path, const char *const *inputs, size_t input_count);
+
 #endif

@@ -131,12 +131,38 @@ static ek_status find_key(const ek_settings *settings, ek_origin origin, const c
 
 /* ---------------------------------------------------------------------------------------------- the document */
 
+/* libyaml takes time with the square of the depth, so what is deeper than settings ever are is not loaded. Broken YAML
+ * is left to load(). */
+static ek_status check_depth(const char *text, size_t length, ek_origin origin)
+{
+    enum { LEVELS_MOST = 16 };
+    yaml_parser_t parser;
+    if (!yaml_parser_initialize(&parser))
+        return ek_fail(EK_NO_MEMORY, "no memory for a YAML parser");
+    yaml_parser_set_input_string(&parser, (const unsigned char *)text, length);
+    ek_status status = EK_OK;
+    yaml_event_t event;
+    for (int levels = 0; status == EK_OK && yaml_parser_parse(&parser, &event) && event.type != YAML_NO_EVENT;) {
+        levels += event.type == YAML_SEQUENCE_START_EVENT || event.type == YAML_MAPPING_START_EVENT;
+        levels -= event.type == YAML_SEQUENCE_END_EVENT || event.type == YAML_MAPPING_END_EVENT;
+        if (origin.line > 0)
+            origin.line = (unsigned)event.start_mark.line + 1;
+        if (levels > LEVELS_MOST)
+            status = ek_fail_at(origin, "lists and mappings are more than %d levels deep; that is no configuration",
+                                LEVELS_MOST);
+        yaml_event_delete(&event);
+    }
+    yaml_parser_delete(&parser);
+    return status;
+}
+
 /* Parses text into *document, whose root is then not NULL. Refuses broken YAML, nothing at all, and more than one
  * document. */
 static ek_status load(const char *text, size_t length, ek_origin origin, yaml_document_t *document)
 {
     yaml_parser_t parser;
     yaml_document_t second;
+    EK_TRY(check_depth(text, length, origin));
     if (!yaml_parser_initialize(&parser))
         return ek_fail(EK_NO_MEMORY, "no memory for a YAML parser");
     yaml_parser_set_input_string(&parser, (const unsigned char *)text, length);

@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -48,21 +49,17 @@ static ek_status list_folder(const char *path, ek_status (*visit)(void *user, co
     return status;
 }
 
-/* A folder with files in it. */
+static int remove_one(const char *path, const struct stat *information, int kind, struct FTW *place)
+{
+    (void)information, (void)place;
+    return kind == FTW_DP ? rmdir(path) : unlink(path);
+}
+
+/* With all that is in it, whoever put it there. A link is removed and what it leads to stays. */
 static ek_status remove_folder(const char *path)
 {
-    DIR *folder = opendir(path);
-    if (!folder)
-        return fail_path(path, "cannot be removed");
-    ek_status status = EK_OK;
-    for (struct dirent *entry; status == EK_OK && (entry = readdir(folder));)
-        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 &&
-            unlinkat(dirfd(folder), entry->d_name, 0) != 0)
-            status = fail_path(path, "cannot be emptied");
-    closedir(folder);
-    if (status != EK_OK)
-        return status;
-    return rmdir(path) == 0 ? EK_OK : fail_path(path, "cannot be removed");
+    enum { OPEN_MOST = 16 };
+    return nftw(path, remove_one, OPEN_MOST, FTW_DEPTH | FTW_PHYS) == 0 ? EK_OK : fail_path(path, "cannot be removed");
 }
 
 static ek_status sync_folder(const char *path)
@@ -298,7 +295,9 @@ ek_status ek_checkpoint_find(const ek_checkpoint_dir *dir, uint64_t most, uint64
         }
     }
     if (status == EK_OK && refused_count && !*step)
-        status = ek_fail(EK_INVALID, "%s: none of the checkpoints (%zu) can be used", dir->path, refused_count);
+        status =
+            ek_fail(EK_INVALID, "%s: none of the checkpoints (%zu) can be used; to begin anew, name another folder",
+                    dir->path, refused_count);
     free(found.list);
     return status;
 }

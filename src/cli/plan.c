@@ -127,6 +127,8 @@ static ek_status act(const command_line *given, int *exit_status)
     *exit_status = EK_EXIT_REFUSED;
     if (!given->cluster || !given->job)
         return ek_fail(EK_INVALID, "--%s FILE is needed; see evenkeel plan --help", given->cluster ? "job" : "cluster");
+    if (given->output) /* a plan may take the place of the one that it replaces, --from */
+        EK_TRY(ek_output_check("--output", given->output, (const char *const[]){given->cluster, given->job}, 2));
     ek_plan_input *input;
     EK_TRY(ek_plan_input_read(&input, given->cluster, given->job, given->overrides, given->override_count));
     ek_planning *planning;

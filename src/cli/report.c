@@ -1,6 +1,5 @@
 /* `evenkeel report`. */
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/error.h"
 #include "base/whole_file.h"
@@ -43,14 +42,6 @@ static error_t parse_option(int key, char *argument, struct argp_state *state)
     }
 }
 
-/* The metrics must not be overwritten by their report. */
-static bool are_same_file(const char *a, const char *b)
-{
-    struct stat first, second;
-    return stat(a, &first) == 0 && stat(b, &second) == 0 && first.st_dev == second.st_dev &&
-           first.st_ino == second.st_ino;
-}
-
 static ek_status check(const command_line *given)
 {
     if (!given->run)
@@ -58,10 +49,7 @@ static ek_status check(const command_line *given)
                                    "--help");
     if (!given->output)
         return ek_fail(EK_INVALID, "--output FILE is needed, as in -o run.html; see evenkeel report --help");
-    if (are_same_file(given->run, given->output))
-        return ek_fail(EK_INVALID, "--output %s: that is %s, which is read; name another file", given->output,
-                       given->run);
-    return EK_OK;
+    return ek_output_check("--output", given->output, &given->run, 1);
 }
 
 /* EK_INVALID and *exit_status EK_EXIT_REFUSED for what is wrong with the input. */

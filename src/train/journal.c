@@ -12,8 +12,7 @@ ek_status ek_journal_open(ek_journal *journal, const ek_train_options *options)
                             .roles = config->parallel.tp * config->parallel.dp,
                             .launched = ek_wall_seconds(),
                             .display = ek_display_open(options->quiet, ek_config_parallelism(config))};
-    const char *const inputs[] = {config->data.path, options->config_path, options->routes_path};
-    return ek_metrics_open(&journal->metrics, options->metrics_path, options->resume, inputs, 3);
+    return ek_metrics_open(&journal->metrics, options->metrics_path, options->resume);
 }
 
 void ek_journal_close(ek_journal *journal)

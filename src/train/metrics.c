@@ -10,17 +10,6 @@
 
 #include "base/error.h"
 
-ek_status ek_output_check(const char *option, const char *path, const char *const *inputs, size_t input_count)
-{
-    struct stat information, input;
-    for (size_t i = 0; i < input_count; i++)
-        if (inputs[i] && stat(path, &information) == 0 && stat(inputs[i], &input) == 0 &&
-            information.st_dev == input.st_dev && information.st_ino == input.st_ino)
-            return ek_fail(EK_IO, "%s %s: that is %s, which the run uses too; name another file", option, path,
-                           inputs[i]);
-    return EK_OK;
-}
-
 /* To the end of the last whole line: the end of a run that was killed may have torn the last one. */
 static bool go_to_end(ek_metrics *metrics)
 {
@@ -35,13 +24,11 @@ static bool go_to_end(ek_metrics *metrics)
     return ftruncate(metrics->file, end) == 0 && lseek(metrics->file, end, SEEK_SET) == end;
 }
 
-ek_status ek_metrics_open(ek_metrics *metrics, const char *path, bool append, const char *const *inputs,
-                          size_t input_count)
+ek_status ek_metrics_open(ek_metrics *metrics, const char *path, bool append)
 {
     *metrics = (ek_metrics){.path = path, .file = -1};
     if (!path)
         return EK_OK;
-    EK_TRY(ek_output_check("--metrics", path, inputs, input_count));
     metrics->file = open(path, (append ? O_RDWR : O_WRONLY | O_TRUNC) | O_CREAT | O_CLOEXEC, 0666);
     if (metrics->file < 0 || (append && !go_to_end(metrics)))
         return ek_fail(EK_IO, "--metrics %s: %s; name a file that can be written", path, strerror(errno));

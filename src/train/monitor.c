@@ -29,17 +29,17 @@ struct ek_monitor {
     const ek_run *run;
     ek_journal journal;
     ek_membership *membership;
-    ek_launcher *launcher;
-    uint64_t wish;       /* as asked of the ranks */
-    ek_saves *saves;     /* NULL: no checkpoints */
-    ek_limits *limits;   /* NULL: power is not governed */
-    bool *pending;       /* [ranks] lost, and no recovery has dealt with it yet */
-    bool *straggling;    /* [ranks] told of already */
-    bool *rejoined;      /* [rejoins] of the options: those that were asked for */
-    double *watts;       /* [ranks] as the ranks' governors decided for the step that is gathered */
-    uint32_t lost_count; /* since launch */
-    bool *struck;        /* [faults] of the options: those that came about */
-    double *injected;    /* [ranks] when a rank said that it would kill or stop itself; 0: it did not */
+    ek_launcher *launcher; /* NULL: no rank runs */
+    uint64_t wish;         /* as asked of the ranks */
+    ek_saves *saves;       /* NULL: no checkpoints */
+    ek_limits *limits;     /* NULL: power is not governed */
+    bool *pending;         /* [ranks] lost, and no recovery has dealt with it yet */
+    bool *straggling;      /* [ranks] told of already */
+    bool *rejoined;        /* [rejoins] of the options: those that were asked for */
+    double *watts;         /* [ranks] as the ranks' governors decided for the step that is gathered */
+    uint32_t lost_count;   /* since launch */
+    bool *struck;          /* [faults] of the options: those that came about */
+    double *injected;      /* [ranks] when a rank said that it would kill or stop itself; 0: it did not */
     char last_cause[96];
     uint32_t timed_out;
     double first_noticed; /* of the losses that no recovery has dealt with; 0: none */
@@ -131,7 +131,7 @@ static ek_status hear_devices(ek_monitor *monitor)
         json_object_set_new(event, "xid", json_integer((json_int_t)code));
         json_object_set_new(event, "text", json_string(xid.text));
         EK_TRY(ek_journal_tell(&monitor->journal, row_now(monitor, step, text), event));
-        if (xid.meaning == EK_XID_LOST && rank != EK_NONE)
+        if (xid.meaning == EK_XID_LOST && rank != EK_NONE && monitor->launcher)
             ek_launcher_kill(monitor->launcher, rank); /* refused: it is gone already */
     }
 }
@@ -141,7 +141,7 @@ static ek_status hear_devices(ek_monitor *monitor)
 static void call_back(ek_monitor *monitor)
 {
     const ek_train_options *options = monitor->run->options;
-    for (size_t i = 0; i < options->rejoin_count; i++) {
+    for (size_t i = 0; i < options->rejoin_count && monitor->launcher; i++) {
         const ek_rejoin *rejoin = &options->rejoins[i];
         if (!monitor->rejoined[i] && rejoin->step <= monitor->last_step + 1)
             monitor->rejoined[i] =
@@ -509,9 +509,10 @@ ek_status ek_monitor_survivors(const ek_monitor *monitor, const ek_membership *s
     return status;
 }
 
-/* No rank runs any more: nothing that is gathered will become more. */
+/* No rank runs any more: nothing that is gathered will become more, and there is no launcher to ask for ranks. */
 static ek_status close_all(ek_monitor *monitor)
 {
+    monitor->launcher = NULL;
     EK_TRY(close_step(monitor));
     EK_TRY(close_recovery(monitor));
     return ek_saves_end(monitor->saves);

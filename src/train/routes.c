@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "train/metrics.h"
 
 struct ek_routes_file {
     int file;
@@ -92,12 +91,10 @@ static ek_status open_file(ek_routes_file *file, bool begins, const ek_config *c
 }
 
 ek_status ek_routes_file_open(ek_routes_file **out, const char *path, ek_routes_use use, bool begins,
-                              const ek_config *config, const char *const *inputs, size_t input_count)
+                              const ek_config *config)
 {
     if (!config->model.experts)
         return ek_fail(EK_INVALID, "--routes: the model has no experts (model.experts)");
-    if (use == EK_ROUTES_RECORD && begins)
-        EK_TRY(ek_output_check("--routes", path, inputs, input_count));
     ek_routes_file *file = calloc(1, sizeof *file);
     if (!file)
         return ek_fail(EK_NO_MEMORY, "no memory for routes");

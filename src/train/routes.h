@@ -9,10 +9,9 @@
 typedef struct ek_routes_file ek_routes_file;
 
 /* Opens the file for a run with experts. EK_IO; EK_INVALID: it is of a run with another model or batch, of fewer steps,
- * or no such file; or one of inputs[], which the run reads (NULLs are skipped), is to be overwritten. Of several
- * processes that record into one file one `begins` it before the others open it. */
+ * or no such file. Of several processes that record into one file one `begins` it before the others open it. */
 ek_status ek_routes_file_open(ek_routes_file **file, const char *path, ek_routes_use use, bool begins,
-                              const ek_config *config, const char *const *inputs, size_t input_count);
+                              const ek_config *config);
 void ek_routes_file_close(ek_routes_file *file);
 
 /* The choices (B,T,top_k) of the moe_layer-th layer with experts for samples first … first + B-1 of a step (from 1):

@@ -2,10 +2,12 @@
 #include "train/train.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/whole_file.h"
 #include "train/data.h"
 #include "train/limits.h"
 #include "train/monitor.h"
@@ -272,10 +274,26 @@ ek_status ek_run_open_routes(ek_run *run)
                                run->config, (const char *const[]){run->config->data.path, options->config_path}, 2);
 }
 
+/* Before any of them is opened: no output is an input, or another output. */
+static ek_status check_outputs(const ek_train_options *options)
+{
+    const ek_config *config = options->config;
+    bool two_files = config->data.format == EK_DATA_MEGATRON, records = options->routes == EK_ROUTES_RECORD;
+    char tokens[PATH_MAX], index[PATH_MAX];
+    snprintf(tokens, sizeof tokens, "%s%s", config->data.path, two_files ? ".bin" : "");
+    snprintf(index, sizeof index, "%s%s", config->data.path, two_files ? ".idx" : "");
+    const char *const used[] = {tokens, index, options->config_path, options->routes_path};
+    enum { INPUTS = 3, ALL = sizeof used / sizeof *used };
+    if (records)
+        EK_TRY(ek_output_check("--routes", options->routes_path, used, INPUTS));
+    return options->metrics_path ? ek_output_check("--metrics", options->metrics_path, used, ALL) : EK_OK;
+}
+
 /* What every process of a job has, whoever leads. */
 static ek_status prepare(ek_run *run, ek_data **data)
 {
     const ek_config *config = run->config;
+    EK_TRY(check_outputs(run->options));
     EK_TRY(ek_data_open(data, config->data.path, config->data.format, config->model.sequence, config->model.vocab));
     run->data = *data;
     EK_TRY(ek_model_tensors(&config->model, &run->tensors, &run->tensor_count));

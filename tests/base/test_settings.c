@@ -62,6 +62,9 @@ static void test_refusals(void **state)
         {"[a, ~]", "list.names[1]: found nothing; a string is needed"},
         {"[\"\"]", "list.names[0]: found \"\" in quotes; a string is needed"},
         {"[[a]]", "list.names[0]: found a list; a string is needed"},
+        {"[[[[[[[[[[[[[[[[a]]]]]]]]]]]]]]]]", "list.names[0]: found a list; a string is needed"},
+        {"[[[[[[[[[[[[[[[[[a]]]]]]]]]]]]]]]]]",
+         "lists and mappings are more than 16 levels deep; that is no configuration"},
         {"[!x a]", "list.names[0]: found \"a\" with a tag; a string is needed"},
     };
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {

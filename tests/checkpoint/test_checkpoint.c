@@ -162,6 +162,32 @@ static void test_what_a_dead_run_has_left_is_removed(void **state)
     ek_checkpoint_dir_close(dir);
 }
 
+/* What others have put into a checkpoint is removed with it, and does not keep those after it from being complete. Of
+ * links only the link is: a checkpoint, or what was left of one, may have been moved to another disk. */
+static void test_what_others_have_put_there(void **state)
+{
+    (void)state;
+    ek_model_config config = states_model(0, 4);
+    ek_checkpoint_dir *dir = open_dir("shared", &config);
+    save(dir, "shared", 10, 2, &config);
+    save(dir, "shared", 20, 2, &config);
+    assert_int_equal(
+        system("mkdir -p shared/step-0000000010/scores/deep && echo 1 > shared/step-0000000010/scores/deep/file"
+               " && mv shared/step-0000000020 archive && ln -s ../archive shared/step-0000000020"),
+        0);
+    for (uint64_t step = 30; step <= 60; step += 10)
+        save(dir, "shared", step, 2, &config);
+    assert_int_equal(system("test \"$(echo shared/step-* shared/partial-*)\" = "
+                            "'shared/step-0000000050 shared/step-0000000060 shared/partial-*'"),
+                     0);
+    ek_checkpoint_dir_close(dir);
+    assert_int_equal(system("ln -s ../archive shared/partial-0000000070; echo > shared/partial-0000000080"), 0);
+    dir = open_dir("shared", &config);
+    assert_int_equal(system("test ! -e shared/partial-0000000070 -a ! -e shared/partial-0000000080"), 0);
+    assert_int_equal(access("archive/model.safetensors", F_OK), 0);
+    ek_checkpoint_dir_close(dir);
+}
+
 /* Parts that are missing, or written twice, do not make a checkpoint. */
 static void test_parts_must_fit(void **state)
 {
@@ -454,6 +480,7 @@ int main(void)
         cmocka_unit_test(test_one_run_at_a_time),
         cmocka_unit_test(test_folders_that_cannot_be),
         cmocka_unit_test(test_what_a_dead_run_has_left_is_removed),
+        cmocka_unit_test(test_what_others_have_put_there),
         cmocka_unit_test(test_parts_must_fit),
         cmocka_unit_test(test_every_kind_of_damage),
         cmocka_unit_test(test_every_bit_of_the_weights),

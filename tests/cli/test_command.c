@@ -148,7 +148,7 @@ static const struct {
     {{"report", "-x", "run.jsonl"}, "unknown option \"-x\"; see evenkeel report --help"},
     {{"report", "run.jsonl", "--fly"}, "unknown option \"--fly\"; see evenkeel report --help"},
     {{"report", TINY_CONFIG, "-o" TINY_CONFIG},
-     "--output " TINY_CONFIG ": that is " TINY_CONFIG ", which is read; name another file"},
+     "--output " TINY_CONFIG ": that is " TINY_CONFIG ", which is used too; name another file"},
     {{"report", "missing.jsonl", "-o", "run.html"},
      "missing.jsonl: cannot be opened: No such file or directory; a file that evenkeel train --metrics wrote is "
      "needed"},
@@ -226,6 +226,38 @@ static void test_files_that_cannot_be_used(void **state)
                  "file with --metrics\n");
 }
 
+/* An output that is used for something else is refused before anything is opened: all files stay as they are. */
+static void test_outputs_that_are_used(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *arguments[12], *error;
+    } refused[] = {
+        {{"train", "--config", EXPERTS_CONFIG, SET_DATA, "--routes=record:used", "--metrics=./used"},
+         "--metrics ./used: that is used, which is used too; name another file"},
+        {{"train", "--config", EXPERTS_CONFIG, SET_DATA, "--routes=record:none", "--metrics=none"},
+         "--metrics none: that is none, which is used too; name another file"},
+        {{"train", "--config", EXPERTS_CONFIG, "--set=data.path=used", "--routes=record:linked"},
+         "--routes linked: that is used, which is used too; name another file"},
+        {{"train", CONFIG, "--set=data.path=tokens", "--set=data.format=megatron", "--metrics=tokens.bin"},
+         "--metrics tokens.bin: that is tokens.bin, which is used too; name another file"},
+        {{"plan", "--cluster=used", "--job=none", "-oused"},
+         "--output used: that is used, which is used too; name another file"},
+        {{"plan", "--cluster=none", "--job=used", "-olinked"},
+         "--output linked: that is used, which is used too; name another file"},
+        {{"report", "used", "-olinked"}, "--output linked: that is used, which is used too; name another file"},
+    };
+    assert_int_equal(system("echo text > used; echo text > tokens.bin; ln -sf used linked; rm -f none"), 0);
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        char expected[200];
+        outcome got = run_command(refused[i].arguments);
+        snprintf(expected, sizeof expected, "evenkeel: %s\n", refused[i].error);
+        assert_string_equal(got.errors, expected);
+        assert_int_equal(got.status, 2);
+        assert_int_equal(system("test \"$(cat used tokens.bin)\" = \"$(printf 'text\\ntext')\" -a ! -e none"), 0);
+    }
+}
+
 /* examples/moe.yaml trains as it stands, but for its data and its steps; it is expert-parallel, and says so. */
 static void test_experts(void **state)
 {
@@ -286,10 +318,15 @@ static void test_full_output(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_version),   cmocka_unit_test(test_help),
-        cmocka_unit_test(test_refusals),  cmocka_unit_test(test_files_that_cannot_be_used),
-        cmocka_unit_test(test_experts),   cmocka_unit_test(test_unit_lost),
-        cmocka_unit_test(test_no_memory), cmocka_unit_test(test_full_output),
+        cmocka_unit_test(test_version),
+        cmocka_unit_test(test_help),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_files_that_cannot_be_used),
+        cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_unit_lost),
+        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_full_output),
+        cmocka_unit_test(test_outputs_that_are_used),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -170,6 +170,23 @@ static void test_spare(void **state)
     assert_int_equal(least_degree(1), 4);
 }
 
+/* The last two ranks die one after the other while the first is to come back: the job ends and says so. The step that
+ * one of them has reported is closed when no rank runs any more, and nobody is there then to start one. */
+static void test_all_lost(void **state)
+{
+    (void)state;
+    run_training(&(training_spec){.base = "small",
+                                  .set = {"parallel.tp=1", "train.steps=10"},
+                                  .faults = {{.step = 5, .replica = 1, .phase = EK_PHASE_OPTIMIZER},
+                                             {.step = 4, .replica = 0, .phase = EK_PHASE_RECOVERY}},
+                                  .fault_count = 2,
+                                  .rejoins = {{.step = 6, .replica = 1}, {.step = 6, .replica = 0}}},
+                 &result);
+    assert_int_equal(result.status, EK_PEER_LOST);
+    assert_int_equal(result.steps, 5);
+    assert_int_equal(result.failures, 2);
+}
+
 static void test_retired_replica(void **state)
 {
     (void)state;
@@ -197,6 +214,7 @@ int main(void)
         cmocka_unit_test(test_kill_during_the_return),
         cmocka_unit_test(test_from_far_below),
         cmocka_unit_test(test_spare),
+        cmocka_unit_test(test_all_lost),
         cmocka_unit_test(test_retired_replica),
     };
     return cmocka_run_group_tests(tests, train_on_one_rank, NULL);
