@@ -44,7 +44,7 @@ static ek_status time_checkpoint(const ek_checkpoint_dir *dir, const char *path,
 {
     char folder[EK_CHECKPOINT_PATH_BYTES];
     pthread_t threads[WRITERS];
-    ek_checkpoint_partial(path, 1, folder);
+    ek_checkpoint_partial(path, ek_checkpoint_identity(dir), 1, folder);
     double began = ek_wall_seconds();
     for (int i = 0; i < WRITERS; i++) {
         writers[i].folder = folder;

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -20,12 +21,16 @@
 
 #define COMPLETE "step-"
 #define PARTIAL "partial-"
+#define IDENTITY_DIGITS "%016" PRIx64
+#define LOCK_BYTES 160
 #define STEP_DIGITS "%010" PRIu64
 
 struct ek_checkpoint_dir {
     char path[PATH_MAX];
     ek_checkpoint_run run;
     int lock;
+    uint64_t identity;
+    char holder[LOCK_BYTES]; /* as written into the lock */
 };
 
 static ek_status fail_path(const char *path, const char *what)
@@ -72,14 +77,14 @@ static ek_status sync_folder(const char *path)
     return status;
 }
 
-/* The step in a name with that prefix, "step-" or "partial-"; 0 for any other name. */
-static uint64_t step_of(const char *name, const char *prefix)
+/* The step in the name of a complete one; 0 for any other name. */
+static uint64_t step_of(const char *name)
 {
     uint64_t step;
     char again[64];
-    if (strncmp(name, prefix, strlen(prefix)) != 0 || sscanf(name + strlen(prefix), "%" SCNu64, &step) != 1)
+    if (sscanf(name, COMPLETE "%" SCNu64, &step) != 1)
         return 0;
-    snprintf(again, sizeof again, "%s" STEP_DIGITS, prefix, step);
+    snprintf(again, sizeof again, COMPLETE STEP_DIGITS, step);
     return strcmp(name, again) == 0 ? step : 0;
 }
 
@@ -92,7 +97,7 @@ typedef struct steps {
 static ek_status note_step(void *user, const char *name)
 {
     steps *found = user;
-    uint64_t step = step_of(name, COMPLETE);
+    uint64_t step = step_of(name);
     if (!step)
         return EK_OK;
     if (found->count == found->capacity) {
@@ -112,23 +117,54 @@ static ek_status note_step(void *user, const char *name)
 
 /* ------------------------------------------------------------------------------------------ the directory */
 
+/* Whom the lock names; "": nobody. It is opened anew: what another machine has written is to be seen. */
+static ek_status read_lock(const ek_checkpoint_dir *dir, char holder[LOCK_BYTES])
+{
+    char path[PATH_MAX + 16];
+    snprintf(path, sizeof path, "%s/lock", dir->path);
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t bytes = file >= 0 ? read(file, holder, LOCK_BYTES - 1) : -1;
+    ek_status status = bytes >= 0 ? EK_OK : fail_path(path, "cannot be read");
+    holder[bytes > 0 ? bytes : 0] = '\0';
+    if (file >= 0)
+        close(file);
+    return status;
+}
+
 static ek_status take_lock(ek_checkpoint_dir *dir)
 {
-    char path[PATH_MAX + 16], holder[32] = "";
+    char path[PATH_MAX + 16], holder[LOCK_BYTES] = "";
     snprintf(path, sizeof path, "%s/lock", dir->path);
     dir->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (dir->lock < 0)
         return fail_path(path, "cannot be made");
+    if (flock(dir->lock, LOCK_EX | LOCK_NB) != 0 && errno != EWOULDBLOCK)
+        return fail_path(path, "cannot be locked");
     if (flock(dir->lock, LOCK_EX | LOCK_NB) != 0) {
-        ssize_t bytes = pread(dir->lock, holder, sizeof holder - 1, 0);
-        holder[bytes > 0 ? strcspn(holder, "\n") : 0] = '\0';
+        EK_TRY(read_lock(dir, holder));
         return ek_fail(EK_INVALID, "%s: another run writes there (process %s); give each its own", dir->path,
                        *holder ? holder : "unknown");
     }
-    int length = snprintf(holder, sizeof holder, "%ld\n", (long)getpid());
-    if (ftruncate(dir->lock, 0) != 0 || pwrite(dir->lock, holder, (size_t)length, 0) != length)
+    char host[64] = "";
+    gethostname(host, sizeof host - 1);
+    if (getrandom(&dir->identity, sizeof dir->identity, 0) != sizeof dir->identity)
+        return ek_fail(EK_SYSTEM, "no random number for a run's identity: %s", strerror(errno));
+    snprintf(dir->holder, sizeof dir->holder, "%ld on %s, run " IDENTITY_DIGITS, (long)getpid(), host, dir->identity);
+    ssize_t length = (ssize_t)strlen(dir->holder);
+    if (ftruncate(dir->lock, 0) != 0 || pwrite(dir->lock, dir->holder, (size_t)length, 0) != length)
         return fail_path(path, "cannot be written");
     return EK_OK;
+}
+
+/* A lock may go to another run without a word where machines share a file system. */
+static ek_status check_lock(const ek_checkpoint_dir *dir)
+{
+    char holder[LOCK_BYTES];
+    EK_TRY(read_lock(dir, holder));
+    if (strcmp(holder, dir->holder) == 0)
+        return EK_OK;
+    return ek_fail(EK_FENCED, "%s: another run has taken it over (process %s)", dir->path,
+                   *holder ? holder : "unknown");
 }
 
 /* Its name lasts once the folder above is synced. */
@@ -144,12 +180,12 @@ static ek_status make_folder(const char *path)
 static ek_status remove_partial(void *user, const char *name)
 {
     const ek_checkpoint_dir *dir = user;
+    uint64_t step, identity;
     char path[EK_CHECKPOINT_PATH_BYTES];
-    uint64_t step = step_of(name, PARTIAL);
-    if (!step)
+    if (sscanf(name, PARTIAL "%" SCNu64 "-%" SCNx64, &step, &identity) != 2)
         return EK_OK;
-    ek_checkpoint_partial(dir->path, step, path);
-    return remove_folder(path);
+    ek_checkpoint_partial(dir->path, identity, step, path);
+    return strcmp(path + strlen(dir->path) + 1, name) == 0 ? remove_folder(path) : EK_OK;
 }
 
 ek_status ek_checkpoint_dir_open(ek_checkpoint_dir **out, const char *path, const ek_checkpoint_run *run)
@@ -186,9 +222,14 @@ ek_status ek_checkpoint_dir_clean(const ek_checkpoint_dir *dir)
     return list_folder(dir->path, remove_partial, (void *)dir);
 }
 
-void ek_checkpoint_partial(const char *dir_path, uint64_t step, char path[EK_CHECKPOINT_PATH_BYTES])
+uint64_t ek_checkpoint_identity(const ek_checkpoint_dir *dir)
 {
-    snprintf(path, EK_CHECKPOINT_PATH_BYTES, "%s/" PARTIAL STEP_DIGITS, dir_path, step);
+    return dir->identity;
+}
+
+void ek_checkpoint_partial(const char *dir_path, uint64_t identity, uint64_t step, char path[EK_CHECKPOINT_PATH_BYTES])
+{
+    snprintf(path, EK_CHECKPOINT_PATH_BYTES, "%s/" PARTIAL STEP_DIGITS "-" IDENTITY_DIGITS, dir_path, step, identity);
 }
 
 static void complete_path(const char *dir_path, uint64_t step, char path[EK_CHECKPOINT_PATH_BYTES])
@@ -223,7 +264,7 @@ static ek_status prune(const ek_checkpoint_dir *dir, uint64_t step, uint32_t kee
         if (found.list[i] > step || kept++ < keep)
             continue;
         complete_path(dir->path, found.list[i], path);
-        ek_checkpoint_partial(dir->path, found.list[i], removed);
+        ek_checkpoint_partial(dir->path, dir->identity, found.list[i], removed);
         status = rename(path, removed) == 0 ? remove_folder(removed) : fail_path(path, "cannot be removed");
     }
     free(found.list);
@@ -244,10 +285,11 @@ static ek_status name_folder(const char *partial, const char *path)
 ek_status ek_checkpoint_complete(const ek_checkpoint_dir *dir, uint64_t step, uint32_t keep)
 {
     char partial[EK_CHECKPOINT_PATH_BYTES], path[EK_CHECKPOINT_PATH_BYTES];
-    ek_checkpoint_partial(dir->path, step, partial);
+    ek_checkpoint_partial(dir->path, dir->identity, step, partial);
     complete_path(dir->path, step, path);
     EK_TRY(ek_manifest_write(partial, &dir->run, step));
     EK_TRY(sync_folder(partial));
+    EK_TRY(check_lock(dir));
     EK_TRY(name_folder(partial, path));
     EK_TRY(sync_folder(dir->path));
     EK_TRY(write_latest(dir, step));
@@ -257,7 +299,7 @@ ek_status ek_checkpoint_complete(const ek_checkpoint_dir *dir, uint64_t step, ui
 void ek_checkpoint_abandon(const ek_checkpoint_dir *dir, uint64_t step)
 {
     char path[EK_CHECKPOINT_PATH_BYTES];
-    ek_checkpoint_partial(dir->path, step, path);
+    ek_checkpoint_partial(dir->path, dir->identity, step, path);
     remove_folder(path); /* what stays is removed when the next run begins */
 }
 

@@ -6,12 +6,16 @@
  *         optimizer.safetensors the moments of AdamW
  *         manifest.json         the step, the run's seed and batch, and a checksum of every unit of every plane
  *     DIR/latest                the name of the last complete one, for people and scripts
- *     DIR/lock                  held while a run writes here
- *     DIR/partial-0000000060/   one that is being made, or was when its run ended
+ *     DIR/lock                  held while a run writes here; names its process, host and identity
+ *     DIR/partial-0000000060-IDENTITY/   one that is being made, or was when its run ended
  *
  * Making one: ranks write their parts into the partial folder (snapshot.h) and sync them; when all have said so the
  * launching process writes the manifest, syncs it and the folder, and renames the folder. So what bears a step's name
  * is whole, whatever died when; a flipped bit is found by its unit's checksum when it is read.
+ *
+ * A run that is cut off from the others, and does not know it, may still write when a newer one has the lock (a file
+ * system that machines share gives the lock of a silent one away). Its identity keeps it apart: its parts go into
+ * folders of its own, and it makes nothing complete once the lock names another.
  *
  * Assumptions: rename is atomic and durable once the folder above is synced, fsync means what it says; one file system
  * that all ranks see. */
@@ -36,12 +40,15 @@ void ek_checkpoint_dir_close(ek_checkpoint_dir *dir);
 /* Removes what is half done, when nobody writes any more. */
 ek_status ek_checkpoint_dir_clean(const ek_checkpoint_dir *dir);
 
+/* The identity of the run that keeps it. */
+uint64_t ek_checkpoint_identity(const ek_checkpoint_dir *dir);
+
 /* The folder into which ranks write the checkpoint of a step. */
 #define EK_CHECKPOINT_PATH_BYTES 4200
-void ek_checkpoint_partial(const char *dir_path, uint64_t step, char path[EK_CHECKPOINT_PATH_BYTES]);
+void ek_checkpoint_partial(const char *dir_path, uint64_t identity, uint64_t step, char path[EK_CHECKPOINT_PATH_BYTES]);
 
 /* All parts are written: makes the checkpoint complete, then removes complete ones of steps before it beyond the last
- * `keep`, itself among them (0: none is removed). */
+ * `keep`, itself among them (0: none is removed). EK_FENCED: another run has the lock now. */
 ek_status ek_checkpoint_complete(const ek_checkpoint_dir *dir, uint64_t step, uint32_t keep);
 /* It will not become complete. */
 void ek_checkpoint_abandon(const ek_checkpoint_dir *dir, uint64_t step);

@@ -76,7 +76,7 @@ ek_status ek_saver_begin(ek_saver *saver, const ek_membership *membership, const
     for (uint32_t rank = 0; rank < ek_membership_ranks(membership); rank++)
         if (ek_membership_place(membership, rank, NULL, NULL))
             saver->record.writers[rank / 8] |= (uint8_t)(1u << rank % 8);
-    ek_checkpoint_partial(run->config->checkpoint.dir, step, saver->folder);
+    ek_checkpoint_partial(run->config->checkpoint.dir, run->briefing.checkpoint_identity, step, saver->folder);
     ek_share share = {membership, ek_engine_rank(saver->engine), &run->config->model, run->tensors, run->tensor_count};
     atomic_store(&saver->written, false);
     saver->busy = true;

@@ -161,6 +161,8 @@ static ek_status open_checkpoints(ek_run *run)
     ek_checkpoint_run alike = {&config->model, config->train.seed, config->batch.global};
     ek_status status = ek_checkpoint_dir_open(&run->checkpoints, config->checkpoint.dir, &alike);
     if (status == EK_OK)
+        run->briefing.checkpoint_identity = ek_checkpoint_identity(run->checkpoints);
+    if (status == EK_OK)
         status = run->options->resume ? resume(run) : check_fresh(run);
     return status == EK_OK ? EK_OK : ek_fail_prefix(status, "checkpoint.dir: ");
 }
@@ -271,7 +273,7 @@ ek_status ek_run_open_routes(ek_run *run)
     if (options->routes == EK_ROUTES_FREE || run->routes)
         return EK_OK;
     return ek_routes_file_open(&run->routes, options->routes_path, options->routes, run->place.process == 0,
-                               run->config, (const char *const[]){run->config->data.path, options->config_path}, 2);
+                               run->config);
 }
 
 /* Before any of them is opened: no output is an input, or another output. */

@@ -14,8 +14,9 @@
 
 /* What the launching process alone finds out, and tells the ranks of other processes. */
 typedef struct ek_briefing {
-    double default_watts;  /* of a device */
-    bool may_raise;        /* power limits can be set */
+    double default_watts; /* of a device */
+    bool may_raise;       /* power limits can be set */
+    uint64_t checkpoint_identity;
     uint64_t resumed_step; /* 0: from the start */
     char resumed_path[EK_CHECKPOINT_PATH_BYTES];
 } ek_briefing;

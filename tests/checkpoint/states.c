@@ -137,11 +137,11 @@ void states_check(const states *of, uint32_t first, uint32_t end, double toleran
         each_number(of, plane, compare, tolerance);
 }
 
-void states_write(const char *dir, uint64_t step, const ek_membership *membership, const ek_model_config *config,
-                  uint64_t *bytes)
+void states_write(const char *path, const ek_checkpoint_dir *dir, uint64_t step, const ek_membership *membership,
+                  const ek_model_config *config, uint64_t *bytes)
 {
     char folder[EK_CHECKPOINT_PATH_BYTES];
-    ek_checkpoint_partial(dir, step, folder);
+    ek_checkpoint_partial(path, ek_checkpoint_identity(dir), step, folder);
     for (uint32_t rank = 0; rank < ek_membership_ranks(membership); rank++) {
         if (bytes)
             bytes[rank] = 0;

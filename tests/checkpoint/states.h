@@ -32,9 +32,10 @@ void states_free(states *of);
  */
 float states_number(uint32_t plane, size_t tensor, uint64_t element);
 
-/* Every rank with a role writes its filled share of the checkpoint of `step`. bytes: [ranks] of each, or NULL. */
-void states_write(const char *dir, uint64_t step, const ek_membership *membership, const ek_model_config *config,
-                  uint64_t *bytes);
+/* Every rank with a role writes its filled share of the checkpoint of `step` in `dir`, which lies at `path`. bytes:
+ * [ranks] of each, or NULL. */
+void states_write(const char *path, const ek_checkpoint_dir *dir, uint64_t step, const ek_membership *membership,
+                  const ek_model_config *config, uint64_t *bytes);
 /* Every rank with a role loads it; all of it must be as filled. */
 void states_load(const char *path, const ek_membership *membership, const ek_model_config *config);
 

@@ -23,7 +23,7 @@ static void save(const ek_checkpoint_dir *dir, const char *path, uint64_t step, 
                  const ek_model_config *config)
 {
     ek_membership *membership = states_membership(config, 2, 2, 0);
-    states_write(path, step, membership, config, NULL);
+    states_write(path, dir, step, membership, config, NULL);
     assert_ok(ek_checkpoint_complete(dir, step, keep));
     ek_membership_destroy(membership);
 }
@@ -45,15 +45,16 @@ static void test_any_layout_reads_any(void **state)
         ek_checkpoint_dir *dir = open_dir("layouts", &reads);
         for (uint64_t from = 0; from < 4; from++) {
             ek_membership *membership = states_membership(&wrote, layouts[from][0], layouts[from][1], 1);
-            states_write("layouts", 1 + from, membership, &wrote, NULL);
+            states_write("layouts", dir, 1 + from, membership, &wrote, NULL);
             ek_membership_destroy(membership);
-            ek_checkpoint_dir_close(dir);
             ek_checkpoint_dir *writer;
             /* opening it removes what is half done: complete it as the run that wrote it */
             char partial[EK_CHECKPOINT_PATH_BYTES], aside[] = "aside";
-            ek_checkpoint_partial("layouts", 1 + from, partial);
+            ek_checkpoint_partial("layouts", ek_checkpoint_identity(dir), 1 + from, partial);
             assert_int_equal(rename(partial, aside), 0);
+            ek_checkpoint_dir_close(dir);
             writer = open_dir("layouts", &wrote);
+            ek_checkpoint_partial("layouts", ek_checkpoint_identity(writer), 1 + from, partial);
             assert_int_equal(rename(aside, partial), 0);
             assert_ok(ek_checkpoint_complete(writer, 1 + from, 1));
             ek_checkpoint_dir_close(writer);
@@ -151,12 +152,13 @@ static void test_what_a_dead_run_has_left_is_removed(void **state)
     ek_checkpoint_dir *dir = open_dir("left", &config);
     save(dir, "left", 10, 2, &config);
     ek_membership *membership = states_membership(&config, 2, 2, 0);
-    states_write("left", 20, membership, &config, NULL);
+    states_write("left", dir, 20, membership, &config, NULL);
     ek_membership_destroy(membership);
     ek_checkpoint_dir_close(dir);
+    assert_int_equal(system("ls -d left/partial-0000000020-*"), 0);
     assert_int_equal(mkdir("left/partial-20", 0777), 0); /* no name of ours */
     dir = open_dir("left", &config);
-    assert_int_equal(access("left/partial-0000000020", F_OK), -1);
+    assert_int_not_equal(system("ls -d left/partial-0000000020-* 2>/dev/null"), 0);
     assert_int_equal(access("left/partial-20", F_OK), 0);
     assert_found(dir, 10);
     ek_checkpoint_dir_close(dir);
@@ -181,11 +183,38 @@ static void test_what_others_have_put_there(void **state)
                             "'shared/step-0000000050 shared/step-0000000060 shared/partial-*'"),
                      0);
     ek_checkpoint_dir_close(dir);
-    assert_int_equal(system("ln -s ../archive shared/partial-0000000070; echo > shared/partial-0000000080"), 0);
+    assert_int_equal(system("ln -s ../archive shared/partial-0000000070-00000000000000aa;"
+                            "echo > shared/partial-0000000080-00000000000000aa"),
+                     0);
     dir = open_dir("shared", &config);
-    assert_int_equal(system("test ! -e shared/partial-0000000070 -a ! -e shared/partial-0000000080"), 0);
+    assert_int_equal(system("test \"$(echo shared/partial-*)\" = 'shared/partial-*'"), 0);
     assert_int_equal(access("archive/model.safetensors", F_OK), 0);
     ek_checkpoint_dir_close(dir);
+}
+
+/* The lock of a run that is cut off may be given to another one: what the first then makes is no checkpoint, whatever
+ * it writes, and takes nothing from the second. */
+static void test_a_run_that_was_replaced_makes_nothing_complete(void **state)
+{
+    (void)state;
+    ek_model_config config = states_model(0, 4);
+    ek_membership *membership = states_membership(&config, 2, 2, 0);
+    ek_checkpoint_dir *first = open_dir("taken", &config), *second;
+    save(first, "taken", 10, 0, &config);
+    assert_int_equal(system("mv taken/lock other; cp other taken/lock"), 0); /* a lock that the first does not hold */
+    second = open_dir("taken", &config);
+    assert_int_not_equal(ek_checkpoint_identity(first), ek_checkpoint_identity(second));
+    states_write("taken", second, 20, membership, &config, NULL);
+    states_write("taken", first, 20, membership, &config, NULL);
+    assert_int_equal(ek_checkpoint_complete(first, 20, 0), EK_FENCED);
+    assert_non_null(strstr(ek_error(), "another run has taken it over"));
+    assert_found(second, 10);
+    ek_checkpoint_abandon(first, 20);
+    assert_ok(ek_checkpoint_complete(second, 20, 0));
+    assert_found(second, 20);
+    ek_checkpoint_dir_close(first);
+    ek_checkpoint_dir_close(second);
+    ek_membership_destroy(membership);
 }
 
 /* Parts that are missing, or written twice, do not make a checkpoint. */
@@ -195,14 +224,14 @@ static void test_parts_must_fit(void **state)
     ek_model_config config = states_model(0, 4);
     ek_checkpoint_dir *dir = open_dir("parts", &config);
     ek_membership *membership = states_membership(&config, 2, 2, 0);
-    states_write("parts", 10, membership, &config, NULL);
-    assert_int_equal(rename("parts/partial-0000000010/sums.1", "sums"), 0);
+    states_write("parts", dir, 10, membership, &config, NULL);
+    assert_int_equal(system("mv parts/partial-*/sums.1 sums"), 0);
     assert_int_equal(ek_checkpoint_complete(dir, 10, 2), EK_CORRUPT);
     assert_non_null(strstr(ek_error(), "was not written"));
-    assert_int_equal(system("cp sums parts/partial-0000000010/sums.1; cp sums parts/partial-0000000010/sums.9"), 0);
+    assert_int_equal(system("for part in parts/partial-*; do cp sums $part/sums.1; cp sums $part/sums.9; done"), 0);
     assert_int_equal(ek_checkpoint_complete(dir, 10, 2), EK_CORRUPT);
     assert_non_null(strstr(ek_error(), "twice"));
-    assert_int_equal(truncate("parts/partial-0000000010/sums.9", 0), 0);
+    assert_int_equal(system("truncate -s 0 parts/partial-*/sums.9"), 0);
     assert_ok(ek_checkpoint_complete(dir, 10, 2));
     assert_found(dir, 10);
     ek_checkpoint_abandon(dir, 20); /* is not there: no harm */
@@ -307,7 +336,7 @@ static void test_every_bit_of_the_weights(void **state)
     assert_ok(ek_model_config_finish(&config, 1));
     ek_checkpoint_dir *dir = open_dir("bits", &config);
     ek_membership *membership = states_membership(&config, 1, 1, 0);
-    states_write("bits", 10, membership, &config, NULL);
+    states_write("bits", dir, 10, membership, &config, NULL);
     assert_ok(ek_checkpoint_complete(dir, 10, 2));
     size_t count, header;
     unsigned char *bytes = read_whole("bits/step-0000000010/model.safetensors", &count);
@@ -481,6 +510,7 @@ int main(void)
         cmocka_unit_test(test_folders_that_cannot_be),
         cmocka_unit_test(test_what_a_dead_run_has_left_is_removed),
         cmocka_unit_test(test_what_others_have_put_there),
+        cmocka_unit_test(test_a_run_that_was_replaced_makes_nothing_complete),
         cmocka_unit_test(test_parts_must_fit),
         cmocka_unit_test(test_every_kind_of_damage),
         cmocka_unit_test(test_every_bit_of_the_weights),

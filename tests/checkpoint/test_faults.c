@@ -64,7 +64,7 @@ static ek_status make_one(const ek_checkpoint_dir *dir, uint64_t step)
 {
     ek_membership *membership = states_membership(&config, 2, 1, 0);
     char folder[EK_CHECKPOINT_PATH_BYTES];
-    ek_checkpoint_partial("faults", step, folder);
+    ek_checkpoint_partial("faults", ek_checkpoint_identity(dir), step, folder);
     ek_status status = EK_OK;
     for (uint32_t rank = 0; rank < 2; rank++) {
         states of;

@@ -37,7 +37,7 @@ static void test_one_writer(void **state)
         for (uint32_t i = history_draw(&random, CHANGES); i > 0; i--)
             change(&membership, &random);
         assert_ok(ek_checkpoint_dir_open(&dir, "random", &(ek_checkpoint_run){&config, 1, 8}));
-        states_write("random", job, membership, &config, NULL);
+        states_write("random", dir, job, membership, &config, NULL);
         assert_ok(ek_checkpoint_complete(dir, job, 1));
         ek_checkpoint_dir_close(dir);
         ek_membership_destroy(membership);
@@ -60,7 +60,7 @@ static void test_balance(void **state)
         uint64_t bytes[16], total = 0, layer = 12 * (uint64_t)ek_model_parameters(&config) / config.layers;
         ek_checkpoint_dir *dir;
         assert_ok(ek_checkpoint_dir_open(&dir, "balance", &(ek_checkpoint_run){&config, 1, 8}));
-        states_write("balance", job, membership, &config, bytes);
+        states_write("balance", dir, job, membership, &config, bytes);
         assert_ok(ek_checkpoint_complete(dir, job, 1));
         ek_checkpoint_dir_close(dir);
         uint32_t active = 0;
