@@ -14,7 +14,8 @@ static void test_version(void **state)
     (void)state;
     outcome got = RUN("version");
     char expected[100];
-    snprintf(expected, sizeof expected, "evenkeel %s\nengines: shm\n", ek_version());
+    snprintf(expected, sizeof expected, "evenkeel %s\nengines: shm%s\n", ek_version(),
+             ek_engines()[1] ? " mpi" : ""); /* where an MPI was found */
     assert_string_equal(got.output, expected);
     assert_string_equal(got.errors, "");
     assert_int_equal(got.status, 0);
