@@ -56,7 +56,7 @@ static ek_status time_checkpoint(const ek_checkpoint_dir *dir, const char *path,
     for (int i = 0; i < WRITERS; i++)
         if (writers[i].status != EK_OK)
             return ek_fail(writers[i].status, "%s", writers[i].error);
-    EK_TRY(ek_checkpoint_complete(dir, 1, 1));
+    EK_TRY(ek_checkpoint_complete(dir, 1));
     *seconds = ek_wall_seconds() - began;
     return EK_OK;
 }

@@ -282,7 +282,7 @@ static ek_status name_folder(const char *partial, const char *path)
     return remove_folder(partial);
 }
 
-ek_status ek_checkpoint_complete(const ek_checkpoint_dir *dir, uint64_t step, uint32_t keep)
+ek_status ek_checkpoint_complete(const ek_checkpoint_dir *dir, uint64_t step)
 {
     char partial[EK_CHECKPOINT_PATH_BYTES], path[EK_CHECKPOINT_PATH_BYTES];
     ek_checkpoint_partial(dir->path, dir->identity, step, partial);
@@ -291,7 +291,11 @@ ek_status ek_checkpoint_complete(const ek_checkpoint_dir *dir, uint64_t step, ui
     EK_TRY(sync_folder(partial));
     EK_TRY(check_lock(dir));
     EK_TRY(name_folder(partial, path));
-    EK_TRY(sync_folder(dir->path));
+    return sync_folder(dir->path);
+}
+
+ek_status ek_checkpoint_tidy(const ek_checkpoint_dir *dir, uint64_t step, uint32_t keep)
+{
     EK_TRY(write_latest(dir, step));
     return prune(dir, step, keep);
 }

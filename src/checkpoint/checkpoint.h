@@ -47,9 +47,11 @@ uint64_t ek_checkpoint_identity(const ek_checkpoint_dir *dir);
 #define EK_CHECKPOINT_PATH_BYTES 4200
 void ek_checkpoint_partial(const char *dir_path, uint64_t identity, uint64_t step, char path[EK_CHECKPOINT_PATH_BYTES]);
 
-/* All parts are written: makes the checkpoint complete, then removes complete ones of steps before it beyond the last
- * `keep`, itself among them (0: none is removed). EK_FENCED: another run has the lock now. */
-ek_status ek_checkpoint_complete(const ek_checkpoint_dir *dir, uint64_t step, uint32_t keep);
+/* All parts are written: makes the checkpoint complete. EK_FENCED: another run has the lock now. */
+ek_status ek_checkpoint_complete(const ek_checkpoint_dir *dir, uint64_t step);
+/* After that: names it in DIR/latest, and removes complete ones of steps before it beyond the last `keep`, itself among
+ * them (0: none is removed). */
+ek_status ek_checkpoint_tidy(const ek_checkpoint_dir *dir, uint64_t step, uint32_t keep);
 /* It will not become complete. */
 void ek_checkpoint_abandon(const ek_checkpoint_dir *dir, uint64_t step);
 

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/input.h"
 #include "checkpoint/reader.h"
 
 #define VERSION 1
@@ -276,14 +277,22 @@ static ek_status check_files(const char *folder, const json_t *manifest, const e
     return status;
 }
 
+static ek_status load_json(const char *path, const char *name, json_t **json)
+{
+    int file;
+    json_error_t error;
+    EK_TRY(ek_input_open(path, &file));
+    *json = json_loadfd(file, JSON_REJECT_DUPLICATES, &error);
+    close(file);
+    return *json ? EK_OK : ek_fail(EK_CORRUPT, "%s: %s", name, error.text);
+}
+
 static ek_status check_config_file(const char *folder, const ek_model_config *own)
 {
     char path[PATH_MAX];
-    json_error_t error;
+    json_t *json;
     snprintf(path, sizeof path, "%s/" CONFIG_FILE, folder);
-    json_t *json = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
-    if (!json)
-        return ek_fail(EK_CORRUPT, CONFIG_FILE ": %s", error.text);
+    EK_TRY(load_json(path, CONFIG_FILE, &json));
     ek_status status = ek_hf_check_config(json, own);
     json_decref(json);
     return status == EK_OK ? EK_OK : ek_fail_prefix(status, CONFIG_FILE ": ");
@@ -292,11 +301,10 @@ static ek_status check_config_file(const char *folder, const ek_model_config *ow
 ek_status ek_manifest_check(const char *folder, const ek_checkpoint_run *run, uint64_t step)
 {
     char path[PATH_MAX];
-    json_error_t error;
+    json_t *manifest;
     snprintf(path, sizeof path, "%s/" MANIFEST_FILE, folder);
-    json_t *manifest = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
-    if (!manifest)
-        return ek_fail(EK_CORRUPT, "%s: " MANIFEST_FILE ": %s", folder, error.text);
+    if (load_json(path, MANIFEST_FILE, &manifest) != EK_OK)
+        return ek_fail_prefix(EK_CORRUPT, "%s: ", folder);
     ek_status status = check_run(manifest, run, step);
     if (status == EK_OK)
         status = check_config_file(folder, run->model);

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/input.h"
 
 #define ALIGNMENT 64                    /* of the data in the file */
 #define HEADER_MOST ((uint64_t)1 << 30) /* bytes: no model has so many tensors */
@@ -192,8 +193,10 @@ ek_status ek_safetensors_open(ek_safetensors **out, const char *path)
         return ek_fail(EK_NO_MEMORY, "no memory for the header of %s", path);
     }
     file->path = own_path;
-    file->file = open(path, O_RDONLY | O_CLOEXEC);
-    ek_status status = file->file < 0 ? ek_fail(EK_IO, "%s: %s", path, strerror(errno)) : read_header(file);
+    file->file = -1;
+    ek_status status = ek_input_open(path, &file->file);
+    if (status == EK_OK)
+        status = read_header(file);
     if (status != EK_OK) {
         ek_safetensors_close(file);
         return status;

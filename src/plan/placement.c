@@ -4,8 +4,10 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/error.h"
+#include "base/input.h"
 #include "plan/json.h"
 
 void ek_plan_placement_destroy(ek_plan_placement *placement)
@@ -265,11 +267,13 @@ ek_status ek_plan_placement_read(ek_plan_placement **placement, const char *path
                                  const ek_perf_parallel *parallel)
 {
     json_error_t error;
-    json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
-    if (!root && error.line > 0)
-        return ek_fail(EK_INVALID, "%s:%d: not JSON: %s", path, error.line, error.text);
+    int file;
+    if (ek_input_open(path, &file) != EK_OK)
+        return ek_fail(EK_IO, "%s; the output of evenkeel plan --format json is needed", ek_error());
+    json_t *root = json_loadfd(file, JSON_REJECT_DUPLICATES, &error);
+    close(file);
     if (!root)
-        return ek_fail(EK_IO, "%s: %s; the output of evenkeel plan --format json is needed", path, error.text);
+        return ek_fail(EK_INVALID, "%s:%d: not JSON: %s", path, error.line, error.text);
     json_reading work = {.path = path, .inventory = inventory};
     ek_status status = read_root(&work, root, parallel);
     json_decref(root);

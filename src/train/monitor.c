@@ -269,7 +269,10 @@ static ek_status tell_save(void *user, const ek_save *save)
         snprintf(text, sizeof text, "no checkpoint: %s", save->trouble);
         json_object_set_new(event, "reason", json_string(save->trouble));
     }
-    return ek_journal_tell(&monitor->journal, row_now(monitor, save->step, text), event);
+    EK_TRY(ek_journal_tell(&monitor->journal, row_now(monitor, save->step, text), event));
+    if (save->complete && save->trouble)
+        complain(monitor, save->trouble);
+    return EK_OK;
 }
 
 /* ---------------------------------------------------------------------------------- failures, recoveries */

@@ -59,13 +59,20 @@ static ek_status give_up(ek_saves *saves, gathering *of, const char *trouble)
 
 static ek_status complete(ek_saves *saves, gathering *of)
 {
-    if (ek_checkpoint_complete(saves->dir, of->save.step, saves->keep) != EK_OK) {
-        char trouble[EK_ERROR_BYTES];
+    char trouble[EK_ERROR_BYTES];
+    ek_status status = ek_checkpoint_complete(saves->dir, of->save.step);
+    if (status == EK_FENCED) /* another run goes on from here: nobody wants this one any more */
+        return ek_fail_prefix(EK_INTERRUPTED, "the job ends: ");
+    if (status != EK_OK) {
         snprintf(trouble, sizeof trouble, "%s", ek_error());
         return give_up(saves, of, trouble);
     }
     ek_save save = of->save;
     save.complete = true;
+    if (ek_checkpoint_tidy(saves->dir, save.step, saves->keep) != EK_OK) {
+        snprintf(trouble, sizeof trouble, "%s", ek_error());
+        save.trouble = trouble;
+    }
     save.seconds = ek_wall_seconds() - of->began;
     of->save.step = 0;
     return saves->tell(saves->user, &save);

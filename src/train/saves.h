@@ -14,7 +14,7 @@ typedef struct ek_save {
     bool complete;
     uint64_t bytes;
     double stood_seconds, seconds; /* how long the slowest rank stood still for it; from the first to the end */
-    const char *trouble;           /* of one that is given up */
+    const char *trouble;           /* of one that is given up, or after which others cannot be removed; or NULL */
 } ek_save;
 
 /* Told of each; its status is passed on to who called. */

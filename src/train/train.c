@@ -167,15 +167,21 @@ static ek_status open_checkpoints(ek_run *run)
     return status == EK_OK ? EK_OK : ek_fail_prefix(status, "checkpoint.dir: ");
 }
 
+static ek_status check_weights(const ek_config *config)
+{
+    if (config->checkpoint.weights && ek_checkpoint_check_weights(config->checkpoint.weights, &config->model) != EK_OK)
+        return ek_fail_prefix(EK_INVALID, "checkpoint.weights: ");
+    return EK_OK;
+}
+
 static ek_status prepare_checkpoints(ek_run *run)
 {
     const ek_config *config = run->config;
+    if (!run->options->resume) /* before a folder is made for checkpoints */
+        EK_TRY(check_weights(config));
     if (config->checkpoint.dir)
         EK_TRY(open_checkpoints(run));
-    if (config->checkpoint.weights && !run->briefing.resumed_step &&
-        ek_checkpoint_check_weights(config->checkpoint.weights, &config->model) != EK_OK)
-        return ek_fail_prefix(EK_INVALID, "checkpoint.weights: ");
-    return EK_OK;
+    return run->options->resume && !run->briefing.resumed_step ? check_weights(config) : EK_OK;
 }
 
 /* After the loss of what nobody holds any more: the ranks that are left go on from the last checkpoint, of this run or

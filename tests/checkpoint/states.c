@@ -7,6 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/error.h"
+
 ek_model_config states_model(size_t index, uint32_t blocks)
 {
     ek_model_config config = {.layers = 3,
@@ -135,6 +137,12 @@ void states_check(const states *of, uint32_t first, uint32_t end, double toleran
 {
     for (uint32_t plane = first; plane < end; plane++)
         each_number(of, plane, compare, tolerance);
+}
+
+ek_status states_complete(const ek_checkpoint_dir *dir, uint64_t step, uint32_t keep)
+{
+    EK_TRY(ek_checkpoint_complete(dir, step));
+    return ek_checkpoint_tidy(dir, step, keep);
 }
 
 void states_write(const char *path, const ek_checkpoint_dir *dir, uint64_t step, const ek_membership *membership,

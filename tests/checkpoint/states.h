@@ -36,6 +36,8 @@ float states_number(uint32_t plane, size_t tensor, uint64_t element);
  * [ranks] of each, or NULL. */
 void states_write(const char *path, const ek_checkpoint_dir *dir, uint64_t step, const ek_membership *membership,
                   const ek_model_config *config, uint64_t *bytes);
+/* Makes it complete, and tidies up. */
+ek_status states_complete(const ek_checkpoint_dir *dir, uint64_t step, uint32_t keep);
 /* Every rank with a role loads it; all of it must be as filled. */
 void states_load(const char *path, const ek_membership *membership, const ek_model_config *config);
 

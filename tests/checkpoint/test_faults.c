@@ -78,7 +78,7 @@ static ek_status make_one(const ek_checkpoint_dir *dir, uint64_t step)
         states_free(&of);
     }
     if (status == EK_OK)
-        status = ek_checkpoint_complete(dir, step, 1);
+        status = states_complete(dir, step, 1);
     if (status != EK_OK) {
         char text[512];
         snprintf(text, sizeof text, "%s", ek_error());

@@ -38,7 +38,7 @@ static void test_one_writer(void **state)
             change(&membership, &random);
         assert_ok(ek_checkpoint_dir_open(&dir, "random", &(ek_checkpoint_run){&config, 1, 8}));
         states_write("random", dir, job, membership, &config, NULL);
-        assert_ok(ek_checkpoint_complete(dir, job, 1));
+        assert_ok(states_complete(dir, job, 1));
         ek_checkpoint_dir_close(dir);
         ek_membership_destroy(membership);
     }
@@ -61,7 +61,7 @@ static void test_balance(void **state)
         ek_checkpoint_dir *dir;
         assert_ok(ek_checkpoint_dir_open(&dir, "balance", &(ek_checkpoint_run){&config, 1, 8}));
         states_write("balance", dir, job, membership, &config, bytes);
-        assert_ok(ek_checkpoint_complete(dir, job, 1));
+        assert_ok(states_complete(dir, job, 1));
         ek_checkpoint_dir_close(dir);
         uint32_t active = 0;
         for (uint32_t r = 0; r < replicas; r++)

@@ -118,8 +118,10 @@ static void test_refusals(void **state)
          "no replica can run: it needs 2 TP groups of 1 to 8 live GPUs, and the cluster has 1"},
         {"--drain 0,7", "--drain: found \"7\"; a domain, DOMAIN.SLOT or a node of the cluster is needed, with commas "
                         "between them"},
-        {"--from missing.json", "missing.json: unable to open missing.json: No such file or directory; the output of "
-                                "evenkeel plan --format json is needed"},
+        {"--from missing.json",
+         "missing.json: cannot be opened: No such file or directory; the output of evenkeel plan "
+         "--format json is needed"},
+        {"--from .", ".: is a folder, not a file; the output of evenkeel plan --format json is needed"},
         {"--from job.yaml", "job.yaml:1: not JSON: "},
     };
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
