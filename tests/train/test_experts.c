@@ -10,7 +10,7 @@
 #include "testing.h"
 #include "train/training.h"
 
-enum { STEPS = 40, ROUTED_PER_STEP = 10 * 32 * 4 }; /* samples, tokens, layers */
+enum { STEPS = 40, ROUTED_PER_STEP = 10 * 32 * 8 }; /* samples, tokens, layers */
 
 static const char *const modes[] = {"parallel.mode=tp", "parallel.mode=ep"};
 
@@ -295,10 +295,10 @@ static void test_files_that_cannot_be_followed(void **state)
     refuse(training, "not a file that --routes record has written");
     training.routes_path = routes;
     training.set[0] = "model.experts=13";
-    refuse(training, "of a run with 12 experts, top_k 2, 4 layers with experts, sequence 32, batch 10; this one has "
-                     "13, 2, 4, 32, 10");
+    refuse(training, "of a run with 12 experts, top_k 2, 8 layers with experts, sequence 32, batch 10; this one has "
+                     "13, 2, 8, 32, 10");
     training.set[0] = "batch.global=11";
-    refuse(training, "batch 10; this one has 12, 2, 4, 32, 11");
+    refuse(training, "batch 10; this one has 12, 2, 8, 32, 11");
     training.set[0] = "train.steps=41";
     refuse(training, "ends before step 41 (train.steps); record a whole run");
     training.set[0] = "model.experts=0";

@@ -28,7 +28,7 @@ static const char small[] =
     "engine: {timeout_seconds: 1}\n";
 
 static const char experts[] =
-    "model: {layers: 4, hidden: 48, heads: 4, kv_heads: 4, ffn: 64, vocab: 256, sequence: 32,\n"
+    "model: {layers: 8, hidden: 48, heads: 4, kv_heads: 4, ffn: 64, vocab: 256, sequence: 32,\n"
     "        experts: 12, top_k: 2, expert_ffn: 40, vocab_block: 16}\n"
     "parallel: {dp: 2, tp: 4}\n"
     "batch: {global: 10, micro: 2}\n"
