@@ -121,7 +121,7 @@ static ek_status make_room(struct mpi_lane *lane)
     if (lane->count < lane->room)
         return EK_OK;
     size_t room = lane->room ? 2 * lane->room : 64;
-    MPI_Request *requests = realloc(lane->requests, room * sizeof *requests);
+    MPI_Request *requests = realloc(lane->requests, room * sizeof(MPI_Request));
     lane->requests = requests ? requests : lane->requests;
     MPI_Status *statuses = realloc(lane->statuses, room * sizeof *statuses);
     lane->statuses = statuses ? statuses : lane->statuses;
