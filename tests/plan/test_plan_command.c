@@ -131,12 +131,13 @@ static void test_refusals(void **state)
         {"--set parallel.mode=ep --set model.experts=7",
          "--set model.experts=7: model.experts: 7 units of experts cannot be cut 8 ways (parallel.tp); at least one "
          "per role is needed"},
-        {"--set parallel.mode=xp", "--set parallel.mode=xp: parallel.mode: found \"xp\"; tp or ep is allowed"},
-        {MIXTURE " --format megatron",
-         "model.experts: Megatron's nonuniform TP has no mapping for experts, and replicas are reduced to EP7: only a "
-         "dense model, or a plan without reduced replicas, can be written for it"},
+        {"--set parallel.mode=xp", "--set parallel.mode=xp: parallel.mode: found \"xp\"; tp or ep is needed"},
+        {MIXTURE " --format megatron", "--set model.experts=24: model.experts: Megatron's nonuniform TP has no mapping "
+                                       "for experts, and replicas are reduced to EP7: only a "
+                                       "dense model, or a plan without reduced replicas, can be written for it"},
         {MIXTURE " --set cluster.failed=[] --format megatron",
-         "parallel.mode: found ep; tp is needed: what is written for Megatron are the groups of tensor parallelism"},
+         "--set parallel.mode=ep: parallel.mode: found ep; tp is needed: what is written for Megatron are the groups "
+         "of tensor parallelism"},
     };
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         char expected[700];
