@@ -81,7 +81,7 @@ static ek_status measure(const ek_scenario *scenario, const ek_steps *steps)
            "  lost, packed:",
            FAILURES, 1e-6 * SCENARIOS / seconds[0], 1e-6 * SCENARIOS / seconds[1]);
     for (int policy = 0; policy < EK_POLICIES; policy++)
-        printf(" %s %.6f +- %.6f", ek_policy_names[policy], means.lost[EK_PACKED][policy].mean,
+        printf(" %s %.6f +- %.6f", ek_policy_name(scenario, (ek_policy)policy), means.lost[EK_PACKED][policy].mean,
                means.lost[EK_PACKED][policy].half_width);
     putchar('\n');
     print_numpy_command(steps, scenario);

@@ -38,7 +38,7 @@ static double traffic(const pricing *p, double bytes, uint32_t kernels)
  * because a device is missing. */
 static double ring(const pricing *p)
 {
-    return perf_ring(perf_scale_up(p->hardware), p->perf->parallel.tp, 2 * p->T * p->h);
+    return perf_ring(perf_scale_up(p->hardware), perf_tensor_ranks(p->perf), 2 * p->T * p->h);
 }
 
 static bool split(const pricing *p)
@@ -182,33 +182,93 @@ static perf_block ffn(const pricing *p)
     };
 }
 
-/* Experts: tokens go to the ranks that hold them and come back, spread evenly over the experts. The fullest rank
- * receives the most. */
-static perf_block experts(const pricing *p)
+/* What the fullest rank's experts do for `share->routed` tokens, spread evenly over all experts. */
+typedef struct expert_seconds {
+    double permute, in, activation, out;                                    /* forward */
+    double out_data, out_weight, activation_data, in_data, in_weight, sums; /* backward, which permutes, too */
+    double tokens;                                                          /* that come to them */
+} expert_seconds;
+
+/* One product of all experts of a rank; free units need not be a whole number of experts. whole_tiles: of an expert's
+ * rows, and whole waves of them; otherwise rows divide freely and each expert has `tail` of them more. */
+static expert_seconds expert_work(const pricing *p, bool whole_tiles, double tail)
 {
     const ek_perf_model *model = &p->perf->model;
     const ek_perf_hardware *hardware = p->hardware;
-    double units = p->share->units[PERF_EXPERTS], rows = p->T * model->top_k / model->experts; /* of an expert */
+    double units = p->share->units[PERF_EXPERTS], rows = p->share->routed * model->top_k / model->experts;
     double tokens = units * rows, columns = model->expert_ffn, inputs = model->gated ? 2 * columns : columns;
-    bool free_units = p->share->free_units;
-    /* one product of all experts of a rank; free units need not be a whole number of experts */
-    double in = perf_product(hardware, units, rows, inputs, p->h, free_units);
-    double out = perf_product(hardware, units, rows, p->h, columns, free_units);
-    double in_weight = perf_product(hardware, units, p->h, inputs, rows, free_units);
-    double out_weight = perf_product(hardware, units, columns, p->h, rows, free_units);
-    double in_data = perf_product(hardware, units, rows, p->h, inputs, free_units);
-    double out_data = perf_product(hardware, units, rows, columns, p->h, free_units);
-    double sums = traffic(p, 8 * units * p->h * (inputs + columns), 0);
-    double router = product(p, p->t, model->experts, p->h), permute = traffic(p, 8 * tokens * p->h, 2);
-    uint32_t tp = p->perf->parallel.tp;
-    double exchange = perf_ring(perf_scale_up(hardware), tp, 2 * tokens * p->h); /* all-to-all of what a rank gets */
+    bool free_units = p->share->free_units, free_rows = !whole_tiles;
+    double tiled = rows + tail;
+    return (expert_seconds){
+        .permute = traffic(p, 8 * tokens * p->h, 2),
+        .in = perf_product(hardware, units, tiled, inputs, p->h, free_rows),
+        .activation = activation_forward(p, tokens * columns),
+        .out = perf_product(hardware, units, tiled, p->h, columns, free_rows),
+        .out_data = perf_product(hardware, units, tiled, columns, p->h, free_rows),
+        .out_weight = perf_product(hardware, units, columns, p->h, rows, free_units),
+        .activation_data = activation_backward(p, tokens * columns),
+        .in_data = perf_product(hardware, units, tiled, p->h, inputs, free_rows),
+        .in_weight = perf_product(hardware, units, p->h, inputs, rows, free_units),
+        .sums = traffic(p, 8 * units * p->h * (inputs + columns), 0),
+        .tokens = tokens,
+    };
+}
+
+/* Experts in mode tp: tokens go to the ranks that hold them and come back. The fullest rank receives the most. */
+static perf_block experts(const pricing *p)
+{
+    expert_seconds work = expert_work(p, !p->share->free_units, 0);
+    double router = product(p, p->t, p->perf->model.experts, p->h);
+    /* all-to-all of what a rank gets */
+    double exchange = perf_ring(perf_scale_up(p->hardware), p->perf->parallel.tp, 2 * work.tokens * p->h);
     return (perf_block){
-        {norm_forward(p) + router + permute + in + activation_forward(p, tokens * columns) + out + residual_forward(p),
+        {norm_forward(p) + router + work.permute + work.in + work.activation + work.out + residual_forward(p),
          2 * exchange},
-        {residual_backward(p) + 2 * router + permute + out_data + out_weight +
-             activation_backward(p, tokens * columns) + in_data + in_weight + sums + norm_backward(p),
+        {residual_backward(p) + 2 * router + work.permute + work.out_data + work.out_weight + work.activation_data +
+             work.in_data + work.in_weight + work.sums + norm_backward(p),
          2 * exchange},
     };
+}
+
+#define FORWARD_EXCHANGES 4  /* how many rows, choices with weights, rows, and what became of them */
+#define BACKWARD_EXCHANGES 3 /* gradients there, and back by rows and by weights */
+
+/* Mode ep, what a rank does for its own tokens: all of the layer but its experts. Every exchange has as many messages
+ * as a whole group's. */
+static perf_block own_tokens(const pricing *p)
+{
+    double router = product(p, p->t, p->perf->model.experts, p->h);
+    double messages = (p->perf->parallel.tp - 1) * p->hardware->scale_up_seconds;
+    return (perf_block){
+        {norm_forward(p) + router + residual_forward(p), FORWARD_EXCHANGES * messages},
+        {residual_backward(p) + 2 * router + norm_backward(p), BACKWARD_EXCHANGES * messages},
+    };
+}
+
+/* Mode ep, what the fullest rank's experts do for the tokens of all: priced for a micro-batch on each rank, which is
+ * the `part` of a round of a whole group. How many rows come to an expert changes from layer to layer, so its last tile
+ * is half full in the mean; with that many tiles waves do not count. */
+static perf_block all_tokens(const pricing *p, double part)
+{
+    double half_tile = fmin(p->hardware->tile_rows, p->hardware->tile_columns) / 2;
+    expert_seconds work = expert_work(p, false, p->share->free_units ? 0 : half_tile);
+    return (perf_block){
+        {(work.permute + work.in + work.activation + work.out) / part, 0},
+        {(work.permute + work.out_data + work.out_weight + work.activation_data + work.in_data + work.in_weight +
+          work.sums) /
+             part,
+         0},
+    };
+}
+
+/* Where shares divide freely ranks send as much as they receive. */
+static perf_exchange exchange_rows(const pricing *p, uint32_t degree, bool backward)
+{
+    ek_perf_dispatch dispatch;
+    perf_dispatch(p->perf, degree, p->share->free_units, &dispatch);
+    double seconds = p->T * perf_row_bytes(&p->perf->model, backward) / perf_scale_up(p->hardware).bytes_per_second;
+    return (perf_exchange){p->share->free_units ? 0 : dispatch.leaving * seconds,
+                           p->perf->parallel.tp * dispatch.arriving * seconds};
 }
 
 /* ------------------------------------------------------------------------------------------------- ends */
@@ -228,7 +288,7 @@ static perf_block embedding(const pricing *p)
 static perf_block output(const pricing *p)
 {
     double rows = p->share->units[PERF_VOCAB] * p->perf->model.vocab_block, logits = p->T * rows;
-    double loss = 3 * 2 * perf_ring(perf_scale_up(p->hardware), p->perf->parallel.tp, 4 * p->T);
+    double loss = 3 * 2 * perf_ring(perf_scale_up(p->hardware), perf_tensor_ranks(p->perf), 4 * p->T);
     return (perf_block){
         {norm_forward(p) + product(p, p->T, rows, p->h) + traffic(p, 38 * logits, 6), ring_into_forward(p) + loss},
         {traffic(p, 14 * logits, 2) + product(p, p->T, p->h, rows) + weight_gradient(p, rows, p->h) + norm_backward(p),
@@ -246,7 +306,18 @@ static perf_block recomputed(const ek_perf *perf, perf_block block)
     return block;
 }
 
-void perf_price(const ek_perf *perf, perf_costs *costs)
+static void price_dispatched(const pricing *p, perf_costs *costs, uint32_t degree)
+{
+    perf_exchange forward = exchange_rows(p, degree, false), backward = exchange_rows(p, degree, true);
+    if (p->perf->parallel.recompute == EK_RECOMPUTE_FULL)
+        backward = (perf_exchange){backward.leaving + forward.leaving, backward.arriving + forward.arriving};
+    costs->experts = recomputed(p->perf, own_tokens(p));
+    costs->routed = recomputed(p->perf, all_tokens(p, (double)degree / p->perf->parallel.tp));
+    costs->dispatch[0] = forward;
+    costs->dispatch[1] = backward;
+}
+
+void perf_price(const ek_perf *perf, perf_costs *costs, uint32_t degree)
 {
     const ek_perf_model *model = &perf->model;
     const pricing p = {
@@ -260,7 +331,9 @@ void perf_price(const ek_perf *perf, perf_costs *costs)
     };
     costs->attention = recomputed(perf, attention(&p));
     costs->ffn = recomputed(perf, ffn(&p));
-    if (model->experts)
+    if (perf_is_ep(perf))
+        price_dispatched(&p, costs, degree);
+    else if (model->experts)
         costs->experts = recomputed(perf, experts(&p));
     costs->embedding = embedding(&p);
     costs->output = output(&p);

@@ -18,9 +18,10 @@ static uint32_t choose_block(uint32_t size, uint32_t degree)
 
 void perf_finish(ek_perf_model *model, const ek_perf_parallel *parallel)
 {
+    uint32_t cut = parallel->mode == EK_PERF_EP ? 1 : parallel->tp;
     model->kv_heads = model->kv_heads ? model->kv_heads : model->heads;
-    model->ffn_block = model->ffn_block ? model->ffn_block : choose_block(model->ffn, parallel->tp);
-    model->vocab_block = model->vocab_block ? model->vocab_block : choose_block(model->vocab, parallel->tp);
+    model->ffn_block = model->ffn_block ? model->ffn_block : choose_block(model->ffn, cut);
+    model->vocab_block = model->vocab_block ? model->vocab_block : choose_block(model->vocab, cut);
     model->expert_ffn = model->expert_ffn ? model->expert_ffn : model->ffn;
 }
 
@@ -65,15 +66,18 @@ static ek_status check_units(const char *key, uint32_t units, const char *group,
     return EK_OK;
 }
 
-static ek_status check_model(const ek_perf_model *model, uint32_t tp)
+static ek_status check_model(const ek_perf_model *model, const ek_perf_parallel *parallel)
 {
+    uint32_t tp = parallel->tp, cut = parallel->mode == EK_PERF_EP ? 1 : tp; /* experts; all else */
     EK_TRY(check_divides("model.heads", model->heads, "model.hidden", model->hidden));
     EK_TRY(check_divides("model.kv_heads", model->kv_heads, "model.heads", model->heads));
     EK_TRY(check_divides("model.ffn_block", model->ffn_block, "model.ffn", model->ffn));
     EK_TRY(check_divides("model.vocab_block", model->vocab_block, "model.vocab", model->vocab));
-    EK_TRY(check_units("model.kv_heads", model->kv_heads, "attention", tp));
-    EK_TRY(check_units("model.ffn_block", model->ffn / model->ffn_block, "ffn", tp));
-    EK_TRY(check_units("model.vocab_block", model->vocab / model->vocab_block, "vocab", tp));
+    EK_TRY(check_units("model.kv_heads", model->kv_heads, "attention", cut));
+    EK_TRY(check_units("model.ffn_block", model->ffn / model->ffn_block, "ffn", cut));
+    EK_TRY(check_units("model.vocab_block", model->vocab / model->vocab_block, "vocab", cut));
+    if (model->experts == 0 && parallel->mode == EK_PERF_EP)
+        return ek_fail(EK_INVALID, "parallel.mode: found ep; a model with experts (model.experts) is needed");
     if (model->experts == 0)
         return EK_OK;
     EK_TRY(check_units("model.experts", model->experts, "experts", tp));
@@ -105,7 +109,7 @@ static ek_status check_parallel(const ek_perf_model *model, const ek_perf_parall
                        "model.layers: found %u; a multiple of %llu is needed, a layer for each of parallel.interleave, "
                        "%u, chunks of parallel.pp, %u, stages",
                        model->layers, (unsigned long long)chunks, parallel->interleave, parallel->pp);
-    if (model->experts && parallel->tp > 1 && !parallel->sequence_parallel)
+    if (model->experts && parallel->mode == EK_PERF_TP && parallel->tp > 1 && !parallel->sequence_parallel)
         return ek_fail(EK_INVALID, "parallel.sequence_parallel: found false; experts (model.experts) over the ranks of "
                                    "a TP group need true");
     if (parallel->global_batch < parallel->dp)
@@ -113,10 +117,13 @@ static ek_status check_parallel(const ek_perf_model *model, const ek_perf_parall
                        "batch.global: found %u; at least %u is needed, a sample for each replica "
                        "(parallel.dp)",
                        parallel->global_batch, parallel->dp);
+    bool ep = parallel->mode == EK_PERF_EP;
     uint32_t samples = (parallel->global_batch - 1) / parallel->dp + 1;
+    if (ep)
+        samples = (samples - 1) / parallel->tp + 1;
     if (parallel->micro_batch > samples)
-        return ek_fail(EK_INVALID, "batch.micro: found %u; at most %u is allowed, the samples of a replica", //
-                       parallel->micro_batch, samples);
+        return ek_fail(EK_INVALID, "batch.micro: found %u; at most %u is allowed, the samples of a %s",
+                       parallel->micro_batch, samples, ep ? "rank" : "replica");
     return EK_OK;
 }
 
@@ -131,6 +138,6 @@ ek_status perf_check(const ek_perf_model *model, const ek_perf_parallel *paralle
     EK_TRY(check_ranges(fields, count, hardware));
     ek_perf_model finished = *model;
     perf_finish(&finished, parallel);
-    EK_TRY(check_model(&finished, parallel->tp));
+    EK_TRY(check_model(&finished, parallel));
     return check_parallel(&finished, parallel, hardware);
 }

@@ -11,6 +11,7 @@
     .least_real = (from), .most_real = (to)
 #define BOOLEAN(type, member) .kind = EK_FIELD_BOOLEAN, .offset = offsetof(type, member), .bytes = sizeof(bool)
 
+static const char *const mode_choices[] = {"tp", "ep", NULL};                       /* ek_perf_mode */
 static const char *const recompute_choices[] = {"none", "selective", "full", NULL}; /* ek_recompute */
 
 #define MODEL(member, from, to) WHOLE(ek_perf_model, member, from, to)
@@ -48,23 +49,28 @@ static const ek_field model_fields[] = {
 
 #define PARALLEL(member, from, to) WHOLE(ek_perf_parallel, member, from, to)
 static const ek_field parallel_fields[] = {
+    {"parallel.mode", .kind = EK_FIELD_CHOICE, .offset = offsetof(ek_perf_parallel, mode),
+     .bytes = sizeof(ek_perf_mode), .choices = mode_choices, .otherwise = "tp",
+     .help =
+         "what the ranks of a replica share: tp: every layer; ep: the experts alone, the samples are spread over them"},
     {"parallel.dp", PARALLEL(dp, 1, COUNT_MOST), .help = "data-parallel replicas"},
-    {"parallel.tp", PARALLEL(tp, 1, 1024), .help = "tensor-parallel degree of a healthy replica"},
+    {"parallel.tp", PARALLEL(tp, 1, 1024),
+     .help = "degree of a healthy replica: tensor-parallel, or expert-parallel with mode ep"},
     {"parallel.pp", PARALLEL(pp, 1, 4096), .otherwise = "1", .help = "pipeline stages"},
     {"parallel.interleave", PARALLEL(interleave, 1, 4096), .otherwise = "1",
      .help = "model chunks of a stage (virtual pipeline); 1: plain 1F1B"},
     {"parallel.min_tp", PARALLEL(min_tp, 1, 1024), .otherwise = "1",
      .help = "a stage with fewer devices left is not used"},
     {"parallel.sequence_parallel", BOOLEAN(ek_perf_parallel, sequence_parallel), .otherwise = "true",
-     .help = "norms, dropout and residuals are split over the ranks by sequence"},
+     .help = "norms, dropout and residuals are split over the ranks by sequence; of no matter in mode ep"},
     {"parallel.recompute", .kind = EK_FIELD_CHOICE, .offset = offsetof(ek_perf_parallel, recompute),
      .bytes = sizeof(ek_recompute), .choices = recompute_choices, .otherwise = "none",
      .help = "what backward computes again: nothing, the core of attention, or all of a layer"},
     {"parallel.distributed_optimizer", BOOLEAN(ek_perf_parallel, distributed_optimizer), .otherwise = "true",
-     .help = "optimizer state is sharded over the replicas (ZeRO 1)"},
+     .help = "optimizer state is sharded over the replicas (ZeRO 1), in mode ep over all ranks but for experts"},
     {"batch.global", PARALLEL(global_batch, 1, COUNT_MOST), .help = "samples of a step, over all replicas"},
     {"batch.micro", PARALLEL(micro_batch, 1, COUNT_MOST), .otherwise = "1",
-     .help = "samples that go through the pipeline at once"},
+     .help = "samples of a replica (mode ep: of a rank) that go through the pipeline at once"},
 };
 
 #define HARDWARE(member, from, to) REAL(ek_perf_hardware, member, from, to)
@@ -116,6 +122,11 @@ const ek_field *ek_perf_hardware_fields(size_t *count)
 {
     *count = sizeof hardware_fields / sizeof *hardware_fields;
     return hardware_fields;
+}
+
+const char *ek_perf_mode_text(ek_perf_mode mode)
+{
+    return mode == EK_PERF_EP ? "EP" : "TP";
 }
 
 size_t ek_perf_fields_at(ek_field *out, const ek_field *fields, size_t count, size_t offset)

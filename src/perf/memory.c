@@ -9,10 +9,12 @@ enum { VALUE_BYTES = 2, MASK_BYTES = 1, LOGIT_BYTES = 4 };
 
 /* Micro-batches that a stage has begun and not finished backward, in layers of the stage: all of it for plain 1F1B, and
  * chunk by chunk if interleaved, at the first stage L (1 + (p-1)/(p v)) of the model's L layers. */
-static double micro_batches_held(const ek_perf *perf, uint32_t stage)
+static double micro_batches_held(const ek_perf *perf, uint32_t stage, uint32_t degree)
 {
     const ek_perf_parallel *parallel = &perf->parallel;
     uint32_t samples = (parallel->global_batch - 1) / parallel->dp + 1;
+    if (perf_is_ep(perf))
+        samples = (samples - 1) / degree + 1;
     double micro_batches = ceil((double)samples / parallel->micro_batch);
     uint32_t behind = parallel->pp - 1 - stage;
     if (parallel->interleave == 1)
@@ -43,7 +45,7 @@ static double layer_bytes(const ek_perf *perf, const perf_share *share, bool has
     double activation = model->gated ? 3 : 2; /* inputs and output */
     double ffn = VALUE_BYTES * tokens * activation * share->units[PERF_FFN] * model->ffn_block;
     if (has_experts) { /* the tokens that come to this rank, and what its experts make of them */
-        double routed = tokens * model->top_k * share->units[PERF_EXPERTS] / model->experts;
+        double routed = share->routed * model->top_k * share->units[PERF_EXPERTS] / model->experts;
         ffn = VALUE_BYTES * routed * (model->hidden + activation * model->expert_ffn);
     }
     return replicated + attention + ffn + (with_core ? core_bytes(perf, heads) : 0);
@@ -56,11 +58,11 @@ static double stage_bytes(const ek_perf *perf, const perf_stage *stage, const pe
     return stage->expert_layers ? bytes + stage->expert_layers * layer_bytes(perf, share, true, with_core) : bytes;
 }
 
-static double activation_bytes(const ek_perf *perf, uint32_t stage_index, const perf_share *share)
+static double activation_bytes(const ek_perf *perf, uint32_t stage_index, uint32_t degree, const perf_share *share)
 {
     const ek_perf_model *model = &perf->model;
     const perf_stage *stage = &perf->stages[stage_index];
-    double held = micro_batches_held(perf, stage_index), hidden = share->tokens * model->hidden;
+    double held = micro_batches_held(perf, stage_index, degree), hidden = share->tokens * model->hidden;
     double bytes = 0;
     switch (perf->parallel.recompute) {
     case EK_RECOMPUTE_NONE:
@@ -88,16 +90,17 @@ static ek_perf_memory role_memory(const ek_perf *perf, uint32_t stage, uint32_t 
 {
     perf_share share = perf_costs_at(perf, false, degree)->share;
     for (int i = 0; i < PERF_GROUPS; i++)
-        if (perf->groups[i].units)
+        if (perf->groups[i].chain)
             share.units[i] = ek_chain_count(perf->groups[i].chain, perf->parallel.tp - degree, role);
-    double parameters = perf_rank_parameters(perf, stage, &share);
-    uint32_t shards = perf->parallel.distributed_optimizer ? perf->parallel.dp : 1;
+    double parameters = perf_rank_parameters(perf, stage, &share), dense = perf_dense_parameters(perf, stage);
     ek_perf_memory memory = {
         .weights = WEIGHT_BYTES * parameters,
         .gradients = GRADIENT_BYTES * parameters,
-        .optimizer = ADAM_BYTES * parameters / shards,
-        .activations = activation_bytes(perf, stage, &share),
+        .activations = activation_bytes(perf, stage, degree, &share),
+        .dense_weights = WEIGHT_BYTES * dense,
+        .dense_optimizer = ADAM_BYTES * dense / perf_dense_shards(perf),
     };
+    memory.optimizer = ADAM_BYTES * (parameters - dense) / perf_unit_shards(perf) + memory.dense_optimizer;
     memory.total = memory.weights + memory.gradients + memory.optimizer + memory.activations;
     return memory;
 }

@@ -34,15 +34,17 @@ static ek_status make_groups(ek_perf *perf)
 {
     const ek_perf_model *model = &perf->model;
     uint32_t tp = perf->parallel.tp;
-    perf->groups[PERF_ATTENTION] = (perf_group){"attention", model->kv_heads, attention_unit_parameters(model), NULL};
+    bool ep = perf_is_ep(perf);
+    perf->groups[PERF_ATTENTION] =
+        (perf_group){"attention", model->kv_heads, attention_unit_parameters(model), ep, NULL};
     if (has_ffn(model))
         perf->groups[PERF_FFN] =
-            (perf_group){"ffn", model->ffn / model->ffn_block, ffn_parameters(model, model->ffn_block), NULL};
+            (perf_group){"ffn", model->ffn / model->ffn_block, ffn_parameters(model, model->ffn_block), ep, NULL};
     perf->groups[PERF_VOCAB] =
-        (perf_group){"vocab", model->vocab / model->vocab_block, (double)model->vocab_block * model->hidden, NULL};
+        (perf_group){"vocab", model->vocab / model->vocab_block, (double)model->vocab_block * model->hidden, ep, NULL};
     if (model->experts)
         perf->groups[PERF_EXPERTS] =
-            (perf_group){"experts", model->experts, ffn_parameters(model, model->expert_ffn), NULL};
+            (perf_group){"experts", model->experts, ffn_parameters(model, model->expert_ffn), false, NULL};
 
     uint32_t *drop_order = calloc(tp, sizeof *drop_order), ties = 0;
     if (!drop_order)
@@ -51,7 +53,7 @@ static ek_status make_groups(ek_perf *perf)
         drop_order[level] = tp - 1 - level;
     ek_status status = EK_OK;
     for (int i = 0; i < PERF_GROUPS && status == EK_OK; i++)
-        if (perf->groups[i].units)
+        if (perf->groups[i].units && !perf->groups[i].whole)
             status = ek_chain_create(&perf->groups[i].chain, perf->groups[i].units, tp, drop_order, tp - 1, ties++);
     free(drop_order);
     return status;
@@ -92,17 +94,31 @@ static ek_status make_stages(ek_perf *perf)
 static perf_share make_share(const ek_perf *perf, uint32_t degree, bool free_units)
 {
     double tokens = (double)perf->model.sequence * perf->parallel.micro_batch;
-    perf_share share = {.free_units = free_units, .tokens = tokens};
-    if (perf->parallel.sequence_parallel)
+    perf_share share = {.free_units = free_units, .tokens = tokens, .routed = tokens};
+    if (perf_is_ep(perf))
+        share.routed = tokens * degree;
+    else if (perf->parallel.sequence_parallel)
         share.tokens = free_units ? tokens / degree : ceil(tokens / degree);
     for (int i = 0; i < PERF_GROUPS; i++) {
         const perf_group *group = &perf->groups[i];
-        if (free_units)
+        if (group->whole)
+            share.units[i] = group->units;
+        else if (free_units)
             share.units[i] = (double)group->units / degree;
-        for (uint32_t role = 0; role < degree && group->units && !free_units; role++)
+        for (uint32_t role = 0; role < degree && group->chain && !free_units; role++)
             share.units[i] = fmax(share.units[i], ek_chain_count(group->chain, perf->parallel.tp - degree, role));
     }
     return share;
+}
+
+/* A row that stays on its rank costs nothing, and the fewer ranks, the more rows stay. A reduced group is charged with
+ * no fewer than a larger one, for the reason that TP groups are (block.c). */
+static void no_less(const perf_exchange larger[2], perf_exchange dispatch[2])
+{
+    for (int backward = 0; backward < 2; backward++) {
+        dispatch[backward].leaving = fmax(dispatch[backward].leaving, larger[backward].leaving);
+        dispatch[backward].arriving = fmax(dispatch[backward].arriving, larger[backward].arriving);
+    }
 }
 
 static ek_status make_costs(ek_perf *perf)
@@ -112,10 +128,12 @@ static ek_status make_costs(ek_perf *perf)
     if (!perf->costs)
         return ek_fail(EK_NO_MEMORY, "no memory for the costs of %u degrees", tp);
     for (int free_units = 0; free_units < 2; free_units++)
-        for (uint32_t degree = 1; degree <= tp; degree++) {
+        for (uint32_t degree = tp; degree > 0; degree--) {
             perf_costs *costs = &perf->costs[(free_units ? tp : 0) + degree - 1];
             costs->share = make_share(perf, degree, free_units);
-            perf_price(perf, costs);
+            perf_price(perf, costs, degree);
+            if (degree < tp)
+                no_less(costs[1].dispatch, costs->dispatch);
         }
     return EK_OK;
 }
@@ -155,11 +173,16 @@ void ek_perf_destroy(ek_perf *perf)
     free(perf);
 }
 
+static bool is_sharded(const perf_group *group)
+{
+    return group->units > 0 && !group->whole;
+}
+
 uint32_t ek_perf_groups(const ek_perf *perf, ek_unit_group groups[EK_PERF_GROUPS_MOST])
 {
     uint32_t count = 0;
     for (int i = 0; i < PERF_GROUPS; i++)
-        if (perf->groups[i].units)
+        if (is_sharded(&perf->groups[i]))
             groups[count++] = (ek_unit_group){perf->groups[i].name, perf->groups[i].units,
                                               (uint64_t)perf->groups[i].unit_parameters * PARAMETER_BYTES};
     return count;
@@ -189,8 +212,8 @@ static uint32_t layers_with(const ek_perf *perf, int group, const perf_stage *st
 uint32_t ek_perf_group_layers(const ek_perf *perf, uint32_t group, uint32_t stage)
 {
     int i = 0;
-    for (uint32_t seen = 0; perf->groups[i].units == 0 || seen < group; i++)
-        seen += perf->groups[i].units != 0;
+    for (uint32_t seen = 0; !is_sharded(&perf->groups[i]) || seen < group; i++)
+        seen += is_sharded(&perf->groups[i]);
     return layers_with(perf, i, &perf->stages[stage]);
 }
 
@@ -200,6 +223,26 @@ double perf_rank_parameters(const ek_perf *perf, uint32_t stage, const perf_shar
     for (int i = 0; i < PERF_GROUPS; i++)
         parameters += share->units[i] * perf->groups[i].unit_parameters * layers_with(perf, i, &perf->stages[stage]);
     return parameters;
+}
+
+double perf_dense_parameters(const ek_perf *perf, uint32_t stage)
+{
+    perf_share dense = {0};
+    if (!perf_is_ep(perf))
+        return 0;
+    for (int i = 0; i < PERF_GROUPS; i++)
+        dense.units[i] = perf->groups[i].whole ? perf->groups[i].units : 0;
+    return perf_rank_parameters(perf, stage, &dense);
+}
+
+uint32_t perf_unit_shards(const ek_perf *perf)
+{
+    return perf->parallel.distributed_optimizer ? perf->parallel.dp : 1;
+}
+
+uint32_t perf_dense_shards(const ek_perf *perf)
+{
+    return perf->parallel.distributed_optimizer ? perf->parallel.dp * perf->parallel.tp : 1;
 }
 
 double ek_perf_parameters(const ek_perf *perf)

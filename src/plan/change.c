@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "plan/table.h"
 
 void ek_plan_change_destroy(ek_plan_change *change)
@@ -99,9 +100,10 @@ void ek_plan_print_change(const ek_plan_change *change, const ek_plan *plan, FIL
 {
     char bytes[EK_BYTES_TEXT], most[EK_BYTES_TEXT];
     double whole = plan->whole_samples_per_second;
-    fprintf(file, "\nchange      %zu TP groups move, in %u domains; %s to fetch, at most %s by one GPU: %.4g s\n",
-            change->move_count, change->domains_moved, ek_bytes_text(change->bytes, bytes),
-            ek_bytes_text(change->bytes_most, most), change->move_seconds);
+    fprintf(file, "\nchange      %zu %s group%s move%s, in %u domain%s; %s to fetch, at most %s by one GPU: %.4g s\n",
+            change->move_count, ek_perf_mode_text(plan->parallel.mode), ek_plural(change->move_count),
+            change->move_count == 1 ? "s" : "", change->domains_moved, ek_plural(change->domains_moved),
+            ek_bytes_text(change->bytes, bytes), ek_bytes_text(change->bytes_most, most), change->move_seconds);
     fprintf(file, "throughput  %.2f %% of no failure with the moves, %.2f %% in place (%s to fetch)\n",
             100 * plan->samples_per_second / whole, 100 * change->in_place_throughput / whole,
             ek_bytes_text(change->in_place_bytes, bytes));

@@ -40,7 +40,7 @@ ek_status ek_plan_change_create(ek_plan_change **change, const ek_plan *plan, co
 void ek_plan_change_destroy(ek_plan_change *change);
 
 /* State that the devices of the plan need and do not hold: parameters and optimizer state of units; what every rank has
- * (norms) is left out. *most: the most that one device needs. */
+ * (norms) is left out, but for mode ep, where that is all but experts. *most: the most that one device needs. */
 ek_status ek_plan_bytes_to_fetch(const ek_plan *plan, const ek_plan_placement *from, double *bytes, double *most);
 
 void ek_plan_print_change(const ek_plan_change *change, const ek_plan *plan, FILE *file);

@@ -39,8 +39,25 @@ static bool same_layout(const fetching *work, uint32_t stage, uint32_t level)
                   ek_membership_drop_order(work->plan->memberships[stage]), level * sizeof(uint32_t)) == 0;
 }
 
-/* Bytes that the device in `slot` lacks for its role at `level`. */
-static double lacking(const fetching *work, uint32_t stage, uint32_t level, uint32_t slot, uint32_t role)
+/* What there is of weights and optimizer state: for each byte of a unit's parameters, and in all of what every device
+ * of a stage holds in mode ep. */
+typedef struct state_bytes {
+    double unit_ratio, dense;
+} state_bytes;
+
+static state_bytes state_of(const ek_plan *plan, uint32_t stage)
+{
+    ek_perf_memory memory;
+    ek_perf_rank_memory(plan->perf, stage, plan->base_degree, &memory);
+    double weights = memory.weights - memory.dense_weights, optimizer = memory.optimizer - memory.dense_optimizer;
+    /* a stage may be without experts */
+    return (state_bytes){weights > 0 ? (weights + optimizer) / weights : 0,
+                         memory.dense_weights + memory.dense_optimizer};
+}
+
+/* Bytes of state that the device in `slot` lacks for its role at `level`. */
+static double lacking(const fetching *work, uint32_t stage, uint32_t level, uint32_t slot, uint32_t role,
+                      state_bytes state)
 {
     const ek_membership *membership = work->plan->memberships[stage];
     const ek_job *job = ek_membership_job(membership);
@@ -60,22 +77,19 @@ static double lacking(const fetching *work, uint32_t stage, uint32_t level, uint
             lacks += !had_stage || ek_chain_owner(work->chains[group], old_level, list[i], NULL) != old_role;
         bytes += (double)lacks * job->groups[group].unit_bytes * ek_perf_group_layers(work->plan->perf, group, stage);
     }
-    return bytes;
+    return state.unit_ratio * bytes + (had_stage ? 0 : state.dense);
 }
 
-/* Adds up a stage; units count with what there is for each byte of their parameters. */
 static ek_status add_stage(fetching *work, uint32_t stage, double *bytes, double *most)
 {
     const ek_plan *plan = work->plan;
-    ek_perf_memory memory;
-    ek_perf_rank_memory(plan->perf, stage, plan->base_degree, &memory);
-    double ratio = (memory.weights + memory.optimizer) / memory.weights;
+    state_bytes state = state_of(plan, stage);
     EK_TRY(make_chains(work, stage));
     for (uint32_t replica = 0; replica < plan->replicas; replica++) {
         const ek_plan_cell *cell = ek_plan_cell_at(plan, replica, stage);
         for (uint32_t i = 0; i < cell->degree; i++) {
             double lacks =
-                ratio * lacking(work, stage, plan->base_degree - cell->degree, cell->slots[i], cell->roles[i]);
+                lacking(work, stage, plan->base_degree - cell->degree, cell->slots[i], cell->roles[i], state);
             *bytes += lacks;
             *most = fmax(*most, lacks);
         }

@@ -52,6 +52,7 @@ static json_t *job_of(json_writer *writer)
 {
     const ek_perf_parallel *parallel = &writer->plan->parallel;
     json_t *job = json_object();
+    set(writer, job, "mode", json_string(parallel->mode == EK_PERF_EP ? "ep" : "tp"));
     set(writer, job, "dp", json_integer(parallel->dp));
     set(writer, job, "tp", json_integer(parallel->tp));
     set(writer, job, "pp", json_integer(parallel->pp));
@@ -127,6 +128,18 @@ static json_t *memory_at(json_writer *writer, uint32_t stage, uint32_t degree)
     return memory;
 }
 
+static json_t *dispatch_at(json_writer *writer, uint32_t degree)
+{
+    ek_perf_dispatch dispatch;
+    ek_perf_dispatch_at(writer->plan->perf, degree, &dispatch);
+    json_t *object = json_object();
+    set(writer, object, "ranks", json_real(dispatch.ranks));
+    set(writer, object, "crossing", json_real(dispatch.crossing));
+    set(writer, object, "bytes", json_real(dispatch.bytes));
+    set(writer, object, "imbalance", json_real(dispatch.imbalance));
+    return object;
+}
+
 static json_t *reshard_at(json_writer *writer, const ek_plan_reshard *reshard)
 {
     json_t *object = json_object(), *flows = json_array();
@@ -152,6 +165,8 @@ static json_t *degree_of(json_writer *writer, uint32_t stage, uint32_t level, ui
     set(writer, object, "replicas", json_integer(replicas));
     set(writer, object, "units", units_at(writer, stage, level));
     set(writer, object, "memory_bytes", memory_at(writer, stage, plan->base_degree - level));
+    if (plan->parallel.mode == EK_PERF_EP)
+        set(writer, object, "dispatch", dispatch_at(writer, plan->base_degree - level));
     set(writer, object, "reshard", reshard ? reshard_at(writer, reshard) : json_null());
     return object;
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "plan/ranks.h"
 
 /* ------------------------------------------------------------------------------------ what Megatron can run */
@@ -63,9 +64,17 @@ static ek_status refuse_reduced(const sharded *tensor, uint32_t base, uint32_t r
                    tensor->key, tensor->units, tensor->units_name, reduced, base, why, lower_text, base);
 }
 
-static ek_status check_model(const ek_perf_model *model, const ek_ranks *ranks)
+static ek_status check_model(const ek_perf_model *model, ek_perf_mode mode, const ek_ranks *ranks)
 {
     uint32_t base = ranks->base_degree, reduced = ranks->reduced_degree;
+    if (model->experts > 0 && reduced < base)
+        return ek_fail(EK_INVALID,
+                       "model.experts: Megatron's nonuniform TP has no mapping for experts, and replicas are reduced "
+                       "to %s%u: only a dense model, or a plan without reduced replicas, can be written for it",
+                       ek_perf_mode_text(mode), reduced);
+    if (mode == EK_PERF_EP)
+        return ek_fail(EK_INVALID, "parallel.mode: found ep; tp is needed: what is written for Megatron are the groups "
+                                   "of tensor parallelism");
     sharded tensors[TENSORS];
     tensors_of(model, tensors);
     for (int i = 0; i < TENSORS; i++)
@@ -74,11 +83,6 @@ static ek_status check_model(const ek_perf_model *model, const ek_ranks *ranks)
                            tensors[i].key, tensors[i].units, tensors[i].units_name, base, base);
     if (reduced == base)
         return EK_OK;
-    if (model->experts > 0)
-        return ek_fail(EK_INVALID,
-                       "model.experts: Megatron's nonuniform TP has no mapping for experts, and replicas are reduced "
-                       "to TP%u: only a dense model, or a plan without reduced replicas, can be written for it",
-                       reduced);
     for (int i = 0; i < TENSORS; i++)
         if (!ek_megatron_can_split(tensors[i].units, base, reduced))
             return refuse_reduced(&tensors[i], base, reduced, lower_degree(tensors, base, reduced));
@@ -98,8 +102,9 @@ static void write_head(const ek_ranks *ranks, FILE *file)
 {
     fprintf(file,
             "# Nonuniform tensor parallelism for Megatron-Core, planned by evenkeel %s (docs/launching.md).\n"
-            "# %u ranks: %u replicas of %u stages at TP%u",
-            ek_version(), ranks->count, ranks->replicas, ranks->stages, ranks->base_degree);
+            "# %u rank%s: %u replica%s of %u stage%s at TP%u",
+            ek_version(), ranks->count, ek_plural(ranks->count), ranks->replicas, ek_plural(ranks->replicas),
+            ranks->stages, ek_plural(ranks->stages), ranks->base_degree);
     if (ranks->reduced_replicas > 0)
         fprintf(file, ", the first %u of them reduced to TP%u", ranks->reduced_replicas, ranks->reduced_degree);
     fprintf(file, ".\n");
@@ -239,7 +244,7 @@ ek_status ek_plan_write_megatron(const ek_plan *plan, const ek_perf_model *model
 {
     ek_ranks *ranks;
     EK_TRY(ek_ranks_create(&ranks, plan));
-    ek_status status = check_model(model, ranks);
+    ek_status status = check_model(model, plan->parallel.mode, ranks);
     if (status == EK_OK) {
         write_head(ranks, file);
         write_config(ranks, file);

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/input.h"
+#include "base/text.h"
 #include "plan/json.h"
 
 void ek_plan_placement_destroy(ek_plan_placement *placement)
@@ -225,6 +226,13 @@ static ek_status read_contents(json_reading *reading, const json_t *root)
     return EK_OK;
 }
 
+/* Plans that lack the key are of mode tp. */
+static bool was_ep(const json_t *job)
+{
+    const char *mode = json_string_value(json_object_get(job, "mode"));
+    return mode && strcmp(mode, "ep") == 0;
+}
+
 static ek_status check_shape(const json_reading *reading, const json_t *root, const ek_perf_parallel *parallel)
 {
     const json_t *version = json_object_get(root, "evenkeel_plan"), *job = json_object_get(root, "job");
@@ -236,11 +244,14 @@ static ek_status check_shape(const json_reading *reading, const json_t *root, co
     if (!json_is_array(json_object_get(root, "replicas")) || !json_is_array(json_object_get(root, "stages")))
         return refuse(reading, "replicas, stages", "lists of them are missing");
     json_int_t tp = json_integer_value(json_object_get(job, "tp")), pp = json_integer_value(json_object_get(job, "pp"));
-    if (tp != parallel->tp || pp != parallel->pp || json_array_size(json_object_get(root, "stages")) != parallel->pp)
+    ek_perf_mode mode = was_ep(job) ? EK_PERF_EP : EK_PERF_TP;
+    if (mode != parallel->mode || tp != parallel->tp || pp != parallel->pp ||
+        json_array_size(json_object_get(root, "stages")) != parallel->pp)
         return ek_fail(
             EK_INVALID,
-            "%s: job: a plan of TP%lld and %lld stages cannot become one of TP%u and %u stages; plan without --from",
-            reading->path, (long long)tp, (long long)pp, parallel->tp, parallel->pp);
+            "%s: job: a plan of %s%lld and %lld stage%s cannot become one of %s%u and %u stage%s; plan without --from",
+            reading->path, ek_perf_mode_text(mode), (long long)tp, (long long)pp, ek_plural((uint64_t)pp),
+            ek_perf_mode_text(parallel->mode), parallel->tp, parallel->pp, ek_plural(parallel->pp));
     if (json_array_size(json_object_get(root, "replicas")) * parallel->pp > UINT32_MAX / 2 / parallel->tp)
         return refuse(reading, "replicas", "there are too many");
     return EK_OK;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "plan/build.h"
 
 /* -------------------------------------------------------------------------------------------- does it fit? */
@@ -16,6 +17,7 @@ static ek_status check_size(const ek_plan_options *options)
     const ek_perf_parallel *parallel = options->parallel;
     uint64_t room = 0, cells = (uint64_t)parallel->dp * parallel->pp;
     uint32_t largest = 0;
+    const char *mode = ek_perf_mode_text(parallel->mode);
     for (uint32_t domain = 0; domain < inventory->domain_count; domain++) {
         uint32_t slots = inventory->domains[domain].slots;
         room += slots / parallel->tp;
@@ -24,14 +26,17 @@ static ek_status check_size(const ek_plan_options *options)
     if (parallel->tp > largest)
         return ek_fail(EK_INVALID, "parallel.tp: found %u; the largest domain has %u slots: at most that is allowed",
                        parallel->tp, largest);
+    uint64_t missing = cells > room ? (cells - room) * parallel->tp : 0, replicas = room / parallel->pp;
     if (cells > room)
-        return ek_fail(
-            EK_INVALID,
-            "parallel.dp: %u replicas of %u stages of TP%u need %llu TP groups, %llu GPUs; the cluster has room for "
-            "%llu groups: %llu GPUs too few; at most %llu replicas fit",
-            parallel->dp, parallel->pp, parallel->tp, (unsigned long long)cells,
-            (unsigned long long)(cells * parallel->tp), (unsigned long long)room,
-            (unsigned long long)((cells - room) * parallel->tp), (unsigned long long)(room / parallel->pp));
+        return ek_fail(EK_INVALID,
+                       "parallel.dp: %u replica%s of %u stage%s of %s%u need%s %llu %s groups, %llu GPUs; the cluster "
+                       "has room for "
+                       "%llu group%s: %llu GPU%s too few; at most %llu replica%s fit",
+                       parallel->dp, ek_plural(parallel->dp), parallel->pp, ek_plural(parallel->pp), mode, parallel->tp,
+                       parallel->dp == 1 ? "s" : "", (unsigned long long)cells, mode,
+                       (unsigned long long)(cells * parallel->tp), (unsigned long long)room, ek_plural(room),
+                       (unsigned long long)missing, ek_plural(missing), (unsigned long long)replicas,
+                       ek_plural(replicas));
     return EK_OK;
 }
 
@@ -46,7 +51,8 @@ static double most_memory(const ek_perf *perf, uint32_t stages, uint32_t degree)
     return most;
 }
 
-/* The least degree at which a cell may have any stage: parallel.min_tp, or above it the least that fits the memory. */
+/* The least degree at which a cell may have any stage: parallel.min_tp, or above it the least that fits the memory, as
+ * all above it do. (Experts that do not divide make it possible that a lower one fits again.) */
 static ek_status find_least_degree(const ek_plan_options *options, uint32_t *least_degree)
 {
     const ek_perf_parallel *parallel = options->parallel;
@@ -55,17 +61,12 @@ static ek_status find_least_degree(const ek_plan_options *options, uint32_t *lea
     if (whole > room)
         return ek_fail(
             EK_INVALID,
-            "device.memory_bytes: found %.4g; the fullest rank needs %.4g at TP%u; raise parallel.tp or parallel.pp, "
+            "device.memory_bytes: found %.4g; the fullest rank needs %.4g at %s%u; raise parallel.tp or parallel.pp, "
             "or recompute more (parallel.recompute)",
-            room, whole, parallel->tp);
+            room, whole, ek_perf_mode_text(parallel->mode), parallel->tp);
     uint32_t least = parallel->min_tp > 1 ? parallel->min_tp : 1, fits = parallel->tp;
-    while (least < fits) {
-        uint32_t middle = (least + fits) / 2;
-        if (most_memory(options->perf, parallel->pp, middle) > room)
-            least = middle + 1;
-        else
-            fits = middle;
-    }
+    while (fits > least && most_memory(options->perf, parallel->pp, fits - 1) <= room)
+        fits--;
     *least_degree = fits;
     return EK_OK;
 }
@@ -172,8 +173,9 @@ static ek_status build(ek_plan *plan, const plan_candidates *candidates, const e
     plan->replicas = assignment->replicas;
     if (plan->replicas == 0)
         return ek_fail(EK_NO_REPLICA,
-                       "no replica can run: it needs %u TP groups of %u to %u live GPUs, and the cluster has %zu",
-                       plan->stages, plan->least_degree, plan->base_degree, candidates->count);
+                       "no replica can run: it needs %u %s group%s of %u to %u live GPUs, and the cluster has %zu",
+                       plan->stages, ek_perf_mode_text(plan->parallel.mode), ek_plural(plan->stages),
+                       plan->least_degree, plan->base_degree, candidates->count);
     EK_TRY(allocate(plan));
     for (uint32_t replica = 0; replica < plan->replicas; replica++)
         plan->replica[replica].was = assignment->was[replica];

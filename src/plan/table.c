@@ -3,11 +3,14 @@
 
 #include <string.h>
 
+#include "base/text.h"
 #include "plan/build.h"
 
 #define LOST_WIDTH 62 /* of GPUs out of use, behind LOST_INDENT */
 #define LOST_INDENT 34
-#define NAME_WIDTH 18 /* of a domain; longer ones are cut in front, where they differ least */
+#define DEGREES_WIDTH 24
+#define ALIKE_WIDTH 36 /* of the numbers of replicas of one kind, or a little more */
+#define NAME_WIDTH 18  /* of a domain; longer ones are cut in front, where they differ least */
 
 const char *ek_bytes_text(double bytes, char text[EK_BYTES_TEXT])
 {
@@ -27,11 +30,6 @@ static const char *short_name(const char *name)
     return length > NAME_WIDTH ? name + length - NAME_WIDTH : name;
 }
 
-static const char *plural(uint32_t count)
-{
-    return count == 1 ? "" : "s";
-}
-
 /* ------------------------------------------------------------------------------------------------- summary */
 
 static void print_summary(const ek_plan *plan, FILE *file)
@@ -39,23 +37,25 @@ static void print_summary(const ek_plan *plan, FILE *file)
     const ek_inventory *inventory = plan->inventory;
     uint32_t states[3] = {0}, reduced = 0, missing = plan->parallel.dp - plan->replicas;
     char bytes[EK_BYTES_TEXT], most[EK_BYTES_TEXT];
+    const char *mode = ek_perf_mode_text(plan->parallel.mode);
     for (uint32_t slot = 0; slot < inventory->slot_count; slot++)
         states[inventory->slots[slot].state]++;
     while (reduced < plan->replicas && plan->replica[reduced].least_degree < plan->base_degree)
         reduced++;
     fprintf(file, "cluster     %u domain%s, %u GPUs: %u live, %u failed, %u drained\n", inventory->domain_count,
-            plural(inventory->domain_count), inventory->slot_count, states[EK_SLOT_LIVE], states[EK_SLOT_FAILED],
+            ek_plural(inventory->domain_count), inventory->slot_count, states[EK_SLOT_LIVE], states[EK_SLOT_FAILED],
             states[EK_SLOT_DRAINED]);
-    fprintf(file, "job         %u replica%s of %u stage%s of TP%u; %u samples a step, policy %s\n", plan->parallel.dp,
-            plural(plan->parallel.dp), plan->stages, plural(plan->stages), plan->base_degree,
-            plan->parallel.global_batch, ek_batch_policy_names[plan->policy]);
-    fprintf(file, "replicas    %u whole, %u reduced (TP%u at least), %u missing for want of domains\n",
-            plan->replicas - reduced, reduced, plan->replica[0].least_degree, missing);
+    fprintf(file, "job         %u replica%s of %u stage%s of %s%u; %u sample%s a step, policy %s\n", plan->parallel.dp,
+            ek_plural(plan->parallel.dp), plan->stages, ek_plural(plan->stages), mode, plan->base_degree,
+            plan->parallel.global_batch, ek_plural(plan->parallel.global_batch), ek_batch_policy_names[plan->policy]);
+    fprintf(file, "replicas    %u whole, %u reduced (%s%u at least), %u missing for want of domains\n",
+            plan->replicas - reduced, reduced, mode, plan->replica[0].least_degree, missing);
     if (plan->least_degree > plan->parallel.min_tp)
-        fprintf(file, "            below TP%u a rank's share does not fit its memory: such stages are not used\n",
+        fprintf(file, "            below %s%u a rank's share does not fit its memory: such stages are not used\n", mode,
                 plan->least_degree);
     fprintf(file, "spares      %u domain%s in use, %u left; %u GPU%s without work\n", plan->spare_domains_used,
-            plural(plan->spare_domains_used), plan->spare_domain_count, plan->spare_slots, plural(plan->spare_slots));
+            ek_plural(plan->spare_domains_used), plan->spare_domain_count, plan->spare_slots,
+            ek_plural(plan->spare_slots));
     fprintf(file, "step        %.4g s; %.4g s with no failure\n", plan->step_seconds, plan->whole_step_seconds);
     fprintf(file, "throughput  %.4g samples/s, %.2f %% of no failure\n", plan->samples_per_second,
             100 * plan->samples_per_second / plan->whole_samples_per_second);
@@ -81,31 +81,70 @@ static bool alike(const ek_plan *plan, uint32_t a, uint32_t b)
 /* "29 30 31 3x32": neighbours that are equal in one. */
 static void print_degrees(const ek_plan *plan, uint32_t replica, FILE *file)
 {
+    int width = 0;
     for (uint32_t stage = 0, run; stage < plan->stages; stage += run) {
         uint32_t degree = ek_plan_cell_at(plan, replica, stage)->degree;
         for (run = 1; stage + run < plan->stages; run++)
             if (ek_plan_cell_at(plan, replica, stage + run)->degree != degree)
                 break;
         if (run > 1)
-            fprintf(file, " %ux%u", run, degree);
+            width += fprintf(file, " %ux%u", run, degree);
         else
-            fprintf(file, " %u", degree);
+            width += fprintf(file, " %u", degree);
+    }
+    fprintf(file, "%*s", width < DEGREES_WIDTH ? DEGREES_WIDTH - width : 0, "");
+}
+
+/* "1-14 16-30 32-46 …": all that are like the first, as many as have room. */
+static void print_alike(const ek_plan *plan, uint32_t first, FILE *file)
+{
+    int width = 0;
+    for (uint32_t replica = first, end; replica < plan->replicas; replica = end) {
+        for (end = replica; end < plan->replicas && alike(plan, first, end); end++)
+            ;
+        if (end == replica) {
+            end++;
+            continue;
+        }
+        if (width > ALIKE_WIDTH) {
+            fprintf(file, " …");
+            break;
+        }
+        width += fprintf(file, end - replica > 1 ? " %u-%u" : " %u", replica, end - 1);
     }
     fputc('\n', file);
 }
 
+static bool is_first_of_kind(const ek_plan *plan, uint32_t replica)
+{
+    uint32_t first = 0;
+    while (!alike(plan, first, replica))
+        first++;
+    return first == replica;
+}
+
+static uint32_t count_alike(const ek_plan *plan, uint32_t first)
+{
+    uint32_t count = 0;
+    for (uint32_t replica = first; replica < plan->replicas; replica++)
+        count += alike(plan, first, replica);
+    return count;
+}
+
+/* A line for each kind of replica. */
 static void print_replicas(const ek_plan *plan, FILE *file)
 {
-    fprintf(file, "\n%-13s %8s %8s %10s %9s  %s\n", "replicas", "count", "samples", "watts/GPU", "step s",
-            "TP by stage");
-    for (uint32_t first = 0, end; first < plan->replicas; first = end) {
-        char range[32];
-        for (end = first + 1; end < plan->replicas && alike(plan, first, end); end++)
-            ;
-        snprintf(range, sizeof range, end - first > 1 ? "%u-%u" : "%u", first, end - 1);
-        fprintf(file, "%-13s %8u %8u %10.1f %9.4g ", range, end - first, plan->replica[first].share.count,
+    char heading[DEGREES_WIDTH];
+    snprintf(heading, sizeof heading, " %s by stage", ek_perf_mode_text(plan->parallel.mode));
+    fprintf(file, "\n%8s %8s %10s %9s %-*s %s\n", "replicas", "samples", "watts/GPU", "step s", DEGREES_WIDTH, heading,
+            "which");
+    for (uint32_t first = 0; first < plan->replicas; first++) {
+        if (!is_first_of_kind(plan, first))
+            continue;
+        fprintf(file, "%8u %8u %10.1f %9.4g ", count_alike(plan, first), plan->replica[first].share.count,
                 plan->replica[first].watts, plan->replica[first].time.total);
         print_degrees(plan, first, file);
+        print_alike(plan, first, file);
     }
 }
 
@@ -157,8 +196,9 @@ static void print_reduced(const ek_plan *plan, FILE *file)
             if (cell->degree == plan->base_degree)
                 continue;
             if (first)
-                fprintf(file, "\n%7s %5s  %-*s %4s %9s %9s  %s\n", "replica", "stage", NAME_WIDTH, "domain", "TP",
-                        "watts/GPU", "memory", "units of a rank; GPUs out of use");
+                fprintf(file, "\n%7s %5s  %-*s %4s %9s %9s  %s\n", "replica", "stage", NAME_WIDTH, "domain",
+                        ek_perf_mode_text(plan->parallel.mode), "watts/GPU", "memory",
+                        "units of a rank; GPUs out of use");
             first = false;
             ek_perf_rank_memory(plan->perf, stage, cell->degree, &memory);
             fprintf(file, "%7u %5u  %-*s %4u %9.1f %9s", replica, stage, NAME_WIDTH, short_name(domain->name),
@@ -175,8 +215,9 @@ static void print_reduced(const ek_plan *plan, FILE *file)
 
 static void print_flows(const ek_plan *plan, FILE *file)
 {
+    const char *mode = ek_perf_mode_text(plan->parallel.mode);
     if (plan->reshard_count > 0)
-        fprintf(file, "\n%5s %9s %9s %9s %12s %12s  %s\n", "stage", "replicas", "from TP", "to TP", "of each",
+        fprintf(file, "\n%5s %9s    from %s      to %s %12s %12s  %s\n", "stage", "replicas", mode, mode, "of each",
                 "of one GPU", "extra roles");
     for (size_t i = 0; i < plan->reshard_count; i++) {
         const ek_plan_reshard *reshard = &plan->reshards[i];
@@ -193,10 +234,38 @@ static void print_flows(const ek_plan *plan, FILE *file)
     }
 }
 
+/* ------------------------------------------------------------------------------------------------- dispatch */
+
+static bool has_degree(const ek_plan *plan, uint32_t degree)
+{
+    for (size_t cell = 0; cell < (size_t)plan->replicas * plan->stages; cell++)
+        if (plan->cells[cell].degree == degree)
+            return true;
+    return false;
+}
+
+/* Mode ep: the way of a token in one layer, for each degree that there is. */
+static void print_dispatch(const ek_plan *plan, FILE *file)
+{
+    if (plan->parallel.mode != EK_PERF_EP)
+        return;
+    fprintf(file, "\n%5s %12s %12s %12s %10s\n", "EP", "ranks/token", "across", "bytes", "imbalance");
+    for (uint32_t degree = plan->base_degree; degree > 0; degree--) {
+        char bytes[EK_BYTES_TEXT];
+        ek_perf_dispatch dispatch;
+        if (!has_degree(plan, degree))
+            continue;
+        ek_perf_dispatch_at(plan->perf, degree, &dispatch);
+        fprintf(file, "%5u %12.3f %12.3f %12s %10.3f\n", degree, dispatch.ranks, dispatch.crossing,
+                ek_bytes_text(dispatch.bytes, bytes), dispatch.imbalance);
+    }
+}
+
 void ek_plan_print_table(const ek_plan *plan, FILE *file)
 {
     print_summary(plan, file);
     print_replicas(plan, file);
     print_reduced(plan, file);
     print_flows(plan, file);
+    print_dispatch(plan, file);
 }

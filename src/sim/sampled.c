@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "base/error.h"
+#include "base/text.h"
 
 uint32_t ek_sample_devices(const ek_scenario *scenario)
 {
@@ -54,8 +55,8 @@ ek_status ek_sample_resize(const ek_scenario *scenario, uint32_t size, uint32_t 
     uint32_t spare = scenario->domains - ek_scenario_needed_domains(scenario), domains = devices / size;
     uint32_t replicas = domains > spare ? (domains - spare) / stages : 0;
     if (replicas == 0)
-        return ek_fail(EK_INVALID, "study.sizes: %u devices are no replica of %u stages of TP%u; more are needed",
-                       devices, stages, size);
+        return ek_fail(EK_INVALID, "study.sizes: %u devices are no replica of %u stage%s of %s%u; more are needed",
+                       devices, stages, ek_plural(stages), ek_perf_mode_text(scenario->parallel.mode), size);
     *resized = *scenario;
     resized->parallel.tp = resized->hardware.domain_slots = size;
     resized->parallel.dp = replicas;
@@ -66,15 +67,17 @@ ek_status ek_sample_resize(const ek_scenario *scenario, uint32_t size, uint32_t 
     return EK_OK;
 }
 
-ek_status ek_sample_rows(json_t *table, json_t *keys, const ek_sampled_means *means, bool with_left)
+ek_status ek_sample_rows(const ek_scenario *scenario, json_t *table, json_t *keys, const ek_sampled_means *means,
+                         bool with_left)
 {
     ek_status status = EK_OK;
     for (int arrangement = 0; arrangement <= (with_left ? EK_LEFT : EK_PACKED); arrangement++)
         for (int policy = 0; policy < EK_POLICIES && status == EK_OK; policy++) {
             const ek_mean *lost = &means->lost[arrangement][policy];
             json_t *row = json_copy(keys);
-            json_t *values = json_pack("[s, s, f, f, f]", ek_arrangement_names[arrangement], ek_policy_names[policy],
-                                       lost->mean, lost->half_width, means->worst[arrangement][policy]);
+            json_t *values = json_pack("[s, s, f, f, f]", ek_arrangement_names[arrangement],
+                                       ek_policy_name(scenario, (ek_policy)policy), lost->mean, lost->half_width,
+                                       means->worst[arrangement][policy]);
             if (json_array_extend(row, values) != 0)
                 status = ek_fail(EK_NO_MEMORY, "no memory for the rows of a study");
             json_decref(values);
@@ -98,6 +101,7 @@ ek_status ek_sample_fact(ek_study *study, const char *name, const ek_sampled_mea
     double lost[EK_POLICIES];
     for (int policy = 0; policy < EK_POLICIES; policy++)
         lost[policy] = 100 * means->lost[EK_PACKED][policy].mean;
-    return ek_study_fact(study, name, "dp-drop %.2f %%, reroute %.2f %%, ntp %.2f %%, ntp-pw %.2f %%",
-                         lost[EK_POLICY_DROP], lost[EK_POLICY_REROUTE], lost[EK_POLICY_NTP], lost[EK_POLICY_NTP_PW]);
+    return ek_study_fact(study, name, "dp-drop %.2f %%, reroute %.2f %%, %s %.2f %%, %s %.2f %%", lost[EK_POLICY_DROP],
+                         lost[EK_POLICY_REROUTE], ek_policy_name(study->scenario, EK_POLICY_NTP), lost[EK_POLICY_NTP],
+                         ek_policy_name(study->scenario, EK_POLICY_NTP_PW), lost[EK_POLICY_NTP_PW]);
 }

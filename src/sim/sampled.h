@@ -28,6 +28,7 @@ ek_status ek_sample_chart(json_t *series, double x, const ek_mean *part);
 ek_status ek_sample_fact(ek_study *study, const char *name, const ek_sampled_means *means);
 
 /* Adds a row [key…, arrangement, policy, mean, half width, worst] for each of them; `keys` is taken over. */
-ek_status ek_sample_rows(json_t *table, json_t *keys, const ek_sampled_means *means, bool with_left);
+ek_status ek_sample_rows(const ek_scenario *scenario, json_t *table, json_t *keys, const ek_sampled_means *means,
+                         bool with_left);
 
 #endif

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "power/governor.h"
 #include "sim/study.h"
 
@@ -139,8 +140,10 @@ static ek_status check_cluster(const ek_settings *settings, ek_scenario *scenari
         scenario->domains = needed;
     if (needed > scenario->domains)
         return ek_settings_refuse(settings, "cluster.domains",
-                                  "found %u; %u replicas of %u stages of TP%u need %u domains of %u devices",
-                                  scenario->domains, parallel->dp, parallel->pp, parallel->tp, needed, slots);
+                                  "found %u; %u replica%s of %u stage%s of %s%u need%s %u domain%s of %u device%s",
+                                  scenario->domains, parallel->dp, ek_plural(parallel->dp), parallel->pp,
+                                  ek_plural(parallel->pp), ek_perf_mode_text(parallel->mode), parallel->tp,
+                                  parallel->dp == 1 ? "s" : "", needed, ek_plural(needed), slots, ek_plural(slots));
     if ((uint64_t)scenario->domains * slots > DEVICES_MOST)
         return ek_settings_refuse(settings, "cluster.domains", "found %u; domains of %u devices may be %u at most",
                                   scenario->domains, slots, DEVICES_MOST / slots);

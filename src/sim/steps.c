@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "power/governor.h"
@@ -11,7 +12,24 @@
 #define SPEED_MOST 4.0       /* no device gets faster than that */
 #define GRADIENT_TO_WEIGHT 2 /* bytes: gradients are summed in 32 bits, unit_bytes are of weights in 16 */
 
-const char *const ek_policy_names[EK_POLICIES] = {"dp-drop", "reroute", "ntp", "ntp-pw"};
+const char *ek_name_in_mode(const ek_scenario *scenario, const char *name)
+{
+    static const char *const names[][2] = {{"ntp", "nep"},
+                                           {"ntp-pw", "nep-pw"},
+                                           {"ntp-pw-strict", "nep-pw-strict"},
+                                           {"ntp-restart", "nep-restart"},
+                                           {"ntp-pw-restart", "nep-pw-restart"}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (scenario->parallel.mode == EK_PERF_EP && strcmp(name, names[i][0]) == 0)
+            return names[i][1];
+    return name;
+}
+
+const char *ek_policy_name(const ek_scenario *scenario, ek_policy policy)
+{
+    static const char *const names[EK_POLICIES] = {"dp-drop", "reroute", "ntp", "ntp-pw"};
+    return ek_name_in_mode(scenario, names[policy]);
+}
 
 double ek_steps_limit_watts(const ek_scenario *scenario, uint32_t level)
 {

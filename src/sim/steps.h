@@ -2,6 +2,8 @@
  * stages), so that the simulator only looks up. Times come from src/perf, the power that speeds a replica up from
  * src/power, the bytes that healthy replicas reshard from src/layout.
  *
+ * In mode ep a replica has whole samples on each rank, so it may take fewer only by as many as it has ranks.
+ *
  * The pace of the job is that of a whole replica with its whole share of samples. A reduced replica takes as many whole
  * samples as it is done with in that time: at the default power (NTP), or at the power that its devices and its domain
  * allow, in as far as that gains samples (NTP-PW). Every stage of a reduced replica is taken to be at its lowest
@@ -20,7 +22,10 @@ typedef enum ek_policy {
     EK_POLICIES,
 } ek_policy;
 
-extern const char *const ek_policy_names[EK_POLICIES]; /* "dp-drop", … */
+/* "dp-drop", …; what is ntp in mode tp is nep in mode ep, nonuniform expert parallelism. */
+const char *ek_policy_name(const ek_scenario *scenario, ek_policy policy);
+/* The same for the name of a conduct or a policy that is called so in mode tp. */
+const char *ek_name_in_mode(const ek_scenario *scenario, const char *name);
 
 typedef struct ek_level_step {
     double step_seconds;      /* of the job when this is its deepest level; never less than at the level above */

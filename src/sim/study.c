@@ -15,12 +15,15 @@ const char *const ek_study_names[EK_STUDY_KINDS + 1] = {"throughput", "availabil
     "others take its samples. ntp: it goes on at a lower TP degree, with as many samples as it is done with in time. " \
     "ntp-pw: likewise, with raised power. docs/simulator.md has every assumption."
 
+#define EXPERTS                                                                                                        \
+    "Replicas are expert-parallel here (mode ep): nep and nep-pw are what ntp and ntp-pw are, at a lower EP degree."
+
 static const struct {
     ek_study_function *run;
     const char *title, *text; /* NULL: the page needs no words before its figures */
 } kinds[EK_STUDY_KINDS] = {
     {ek_study_throughput, "Throughput against the failed fraction", POLICIES},
-    {ek_study_availability, "Availability of tensor-parallel groups", NULL},
+    {ek_study_availability, "Availability of parallel groups", NULL},
     {ek_study_goodput, "Goodput over time",
      POLICIES " restart, ntp-restart and ntp-pw-restart restart from a checkpoint after a failure (dp-drop, ntp, "
               "ntp-pw, packed anew); the others recover in place."},
@@ -53,12 +56,19 @@ void ek_study_release(ek_study *study)
     study->tables = study->facts = study->sections = NULL;
 }
 
-json_t *ek_study_page(const ek_study *study)
+static json_t *texts_of(const ek_study *study)
 {
     const char *text = kinds[study->scenario->study.kind].text;
+    if (!text)
+        return json_array();
+    return study->scenario->parallel.mode == EK_PERF_EP ? json_pack("[s, s]", text, EXPERTS) : json_pack("[s]", text);
+}
+
+json_t *ek_study_page(const ek_study *study)
+{
     return json_pack("{s:s, s:s, s:o, s:O, s:O}", "title", kinds[study->scenario->study.kind].title, "subtitle",
-                     study->scenario->path, "text", text ? json_pack("[s]", text) : json_array(), "facts", study->facts,
-                     "sections", study->sections);
+                     study->scenario->path, "text", texts_of(study), "facts", study->facts, "sections",
+                     study->sections);
 }
 
 json_t *ek_study_table(ek_study *study, const char *name, const char *const *columns, size_t column_count)

@@ -17,7 +17,7 @@ static ek_status add_curve(ek_study *study, json_t *table, json_t *chart, uint32
     ek_scenario resized;
     json_t *series;
     char name[32];
-    snprintf(name, sizeof name, "TP%u", size);
+    snprintf(name, sizeof name, "%s%u", ek_perf_mode_text(scenario->parallel.mode), size);
     EK_TRY(ek_study_series(chart, name, &series));
     EK_TRY(ek_sample_resize(scenario, size, ek_sample_devices(scenario), &resized));
     resized.failures.blast_radius = 1;
@@ -45,10 +45,10 @@ ek_status ek_study_availability(ek_study *study)
     size_t count = settings->size_count ? settings->size_count : sizeof default_sizes / sizeof *default_sizes;
     json_t *table = ek_study_table(study, "availability", columns, COLUMNS), *section, *chart;
     EK_TRY(ek_study_section(study, "Groups without a failure",
-                            "A tensor-parallel group of N devices has none failed with probability (1 - f)^N: without "
-                            "nonuniform tensor parallelism one failed device takes its whole group away.",
+                            "A group of N devices has none failed with probability (1 - f)^N: without nonuniform "
+                            "parallelism one failed device takes its whole group away.",
                             &section));
-    EK_TRY(ek_study_chart(section, "line", "failed fraction of devices, %", "TP groups available, %", &chart));
+    EK_TRY(ek_study_chart(section, "line", "failed fraction of devices, %", "groups available, %", &chart));
     EK_TRY(ek_study_fact(study, "without a failure", "at %.2f %% of devices failed", 100 * settings->fraction_most));
     for (size_t i = 0; i < count; i++)
         EK_TRY(add_curve(study, table, chart, (uint32_t)i, (uint32_t)count, sizes[i]));

@@ -30,7 +30,8 @@ static ek_status add_size(ek_study *study, uint32_t size, json_t *table, json_t 
                        size, slots);
     EK_TRY(ek_sample_point(study, &changed, failures, true, &means));
     double fraction = (double)failures * size / devices;
-    EK_TRY(ek_sample_rows(table, json_pack("[i, i, f]", (int)size, (int)failures, fraction), &means, true));
+    EK_TRY(ek_sample_rows(study->scenario, table, json_pack("[i, i, f]", (int)size, (int)failures, fraction), &means,
+                          true));
     for (int policy = 0; policy < EK_POLICIES; policy++)
         EK_TRY(ek_sample_chart(series[policy], size, &means.lost[EK_PACKED][policy]));
     snprintf(name, sizeof name, "%u device%s a failure", size, size > 1 ? "s" : "");
@@ -50,7 +51,7 @@ ek_status ek_study_blast(ek_study *study)
                             &section));
     EK_TRY(ek_study_chart(section, "line", "devices of a failure", "throughput lost, %", &chart));
     for (int policy = 0; policy < EK_POLICIES; policy++)
-        EK_TRY(ek_study_series(chart, ek_policy_names[policy], &series[policy]));
+        EK_TRY(ek_study_series(chart, ek_policy_name(study->scenario, (ek_policy)policy), &series[policy]));
     EK_TRY(ek_study_fact(study, "throughput lost", "with %u failures, packed", failures_of(study->scenario)));
     for (size_t i = 0; i < count; i++) {
         ek_study_part(study, (uint32_t)i, (uint32_t)count);

@@ -32,7 +32,8 @@ static ek_status add_fact(ek_study *study, const ek_scenario *scenario, const ek
 {
     const ek_level_step *step = &steps->level[level];
     char name[40];
-    snprintf(name, sizeof name, "TP%u, %s units", steps->base_degree - level, units_name(scenario));
+    snprintf(name, sizeof name, "%s%u, %s units", ek_perf_mode_text(scenario->parallel.mode),
+             steps->base_degree - level, units_name(scenario));
     if (step->boosted_samples == step->samples)
         return ek_study_fact(study, name, "%u of %u samples", step->samples, steps->samples);
     return ek_study_fact(study, name, "%u of %u samples, %u at %.3f times the power", step->samples, steps->samples,
@@ -59,14 +60,16 @@ static ek_status add_level(ek_study *study, const ek_scenario *scenario, const e
 
 static ek_status add_levels(ek_study *study, ek_sim_units units, json_t *table, json_t *chart)
 {
-    static const char *const names[][2] = {{"ntp, free units", "ntp-pw, free units"},
-                                           {"ntp, whole units", "ntp-pw, whole units"}};
     ek_scenario scenario = *study->scenario;
     ek_steps *steps;
     json_t *series[2];
     scenario.policies.units = units;
-    for (int i = 0; i < 2; i++)
-        EK_TRY(ek_study_series(chart, names[units][i], &series[i]));
+    for (int i = 0; i < 2; i++) {
+        char name[40];
+        snprintf(name, sizeof name, "%s, %s units", ek_policy_name(&scenario, i ? EK_POLICY_NTP_PW : EK_POLICY_NTP),
+                 units_name(&scenario));
+        EK_TRY(ek_study_series(chart, name, &series[i]));
+    }
     EK_TRY(ek_steps_create(&steps, &scenario));
     ek_status status = EK_OK;
     for (uint32_t level = 0; status == EK_OK && level <= steps->levels; level++)
@@ -80,10 +83,10 @@ ek_status ek_study_degrees(ek_study *study)
     json_t *table = ek_study_table(study, "degrees", columns, COLUMNS), *section, *chart;
     EK_TRY(ek_study_section(study, "What a reduced replica can do",
                             "Samples that a replica is done with in the time in which a whole one takes all of its; "
-                            "at the default power (ntp) and boosted (ntp-pw). Powers and the step are relative to no "
+                            "at the default power and boosted (pw). Powers and the step are relative to no "
                             "failure; power_needed is for all samples, whatever the limits.",
                             &section));
-    EK_TRY(ek_study_chart(section, "line", "TP degree of the replica", "samples", &chart));
+    EK_TRY(ek_study_chart(section, "line", "degree of the replica", "samples", &chart));
     EK_TRY(add_levels(study, EK_UNITS_WHOLE, table, chart));
     EK_TRY(add_levels(study, EK_UNITS_FREE, table, chart));
     return ek_study_show(section, table);

@@ -23,8 +23,9 @@ static ek_status add_point(ek_study *study, json_t *table, uint32_t size, uint32
     uint32_t failures = (uint32_t)lround(resized.study.fraction_most * all / resized.failures.blast_radius);
     double fraction = (double)failures * resized.failures.blast_radius / all;
     EK_TRY(ek_sample_point(study, &resized, failures, true, &means));
-    EK_TRY(ek_sample_rows(table, json_pack("[i, i, i, f]", (int)size, (int)all, (int)resized.parallel.dp, fraction),
-                          &means, true));
+    EK_TRY(ek_sample_rows(study->scenario, table,
+                          json_pack("[i, i, i, f]", (int)size, (int)all, (int)resized.parallel.dp, fraction), &means,
+                          true));
     for (int policy = 0; policy < EK_POLICIES; policy++)
         EK_TRY(ek_sample_chart(series[policy], all, &means.lost[EK_PACKED][policy]));
     snprintf(name, sizeof name, "domains of %u", size);
@@ -44,13 +45,14 @@ ek_status ek_study_domains(ek_study *study)
                          100 * settings->fraction_most, clusters[cluster_count - 1]));
     for (size_t i = 0; i < count; i++) {
         json_t *series[EK_POLICIES];
-        char heading[64];
+        char heading[64], text[80];
         snprintf(heading, sizeof heading, "Domains of %u devices", sizes[i]);
-        EK_TRY(ek_study_section(study, heading, "TP takes the domain; stages and samples of a replica stay. Packed.",
-                                &section));
+        snprintf(text, sizeof text, "%s takes the domain; stages and samples of a replica stay. Packed.",
+                 ek_perf_mode_text(study->scenario->parallel.mode));
+        EK_TRY(ek_study_section(study, heading, text, &section));
         EK_TRY(ek_study_chart(section, "line", "devices of the cluster", "throughput lost, %", &chart));
         for (int policy = 0; policy < EK_POLICIES; policy++)
-            EK_TRY(ek_study_series(chart, ek_policy_names[policy], &series[policy]));
+            EK_TRY(ek_study_series(chart, ek_policy_name(study->scenario, (ek_policy)policy), &series[policy]));
         for (size_t j = 0; j < cluster_count; j++) {
             ek_study_part(study, (uint32_t)(i * cluster_count + j), (uint32_t)(count * cluster_count));
             EK_TRY(add_point(study, table, sizes[i], clusters[j], j + 1 == cluster_count, series));

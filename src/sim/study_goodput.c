@@ -44,6 +44,11 @@ typedef struct goodput_run {
     ek_goodput *goodputs; /* [histories][EK_CONDUCTS] */
 } goodput_run;
 
+static const char *name_of(const goodput_run *run, size_t conduct)
+{
+    return ek_name_in_mode(run->study->scenario, ek_conducts[conduct].name);
+}
+
 static ek_status run_history(void *context, uint32_t number)
 {
     const goodput_run *run = context;
@@ -93,7 +98,7 @@ static void write_mean(double scale, const ek_mean *mean, char text[MEAN_BYTES])
 /* A row for people: the parts as "80.46 ± 0.14" percent, the other measures likewise. */
 static ek_status show_conduct(const goodput_run *run, size_t conduct, json_t *shown)
 {
-    json_t *row = json_pack("[s]", ek_conducts[conduct].name);
+    json_t *row = json_pack("[s]", name_of(run, conduct));
     for (size_t which = 0; which < MEASURES; which++) {
         ek_mean mean = mean_of(run, conduct, which);
         double scale = measures[which].percent ? 100 : 1;
@@ -114,7 +119,7 @@ static json_t *number_or_none(double value)
 
 static ek_status add_conduct(const goodput_run *run, size_t conduct, json_t *table, json_t *const series[PARTS])
 {
-    const char *name = ek_conducts[conduct].name;
+    const char *name = name_of(run, conduct);
     for (size_t which = 0; which < MEASURES; which++) {
         ek_mean mean = mean_of(run, conduct, which);
         EK_TRY(ek_study_add(ek_study_rows(table),
@@ -166,7 +171,7 @@ static ek_status add_means(const goodput_run *run)
         EK_TRY(ek_study_series(chart, measures[part].name, &series[part]));
     EK_TRY(make_shown(section, &shown));
     for (size_t conduct = 0; conduct < EK_CONDUCTS; conduct++) {
-        EK_TRY(ek_study_add(names, json_string(ek_conducts[conduct].name)));
+        EK_TRY(ek_study_add(names, json_string(name_of(run, conduct))));
         EK_TRY(add_conduct(run, conduct, table, series));
         EK_TRY(show_conduct(run, conduct, shown));
     }
@@ -227,10 +232,10 @@ static ek_status add_trace(const goodput_run *run)
     EK_TRY(ek_history_create(&history, scenario, scenario->domains, 0));
     ek_status status = EK_OK;
     for (size_t i = 0; i < EK_CONDUCTS && status == EK_OK; i++) {
-        trace_target target = {ek_conducts[i].name, table, NULL, 0};
+        trace_target target = {name_of(run, i), table, NULL, 0};
         const ek_trace trace = {add_trace_point, &target};
         ek_goodput goodput;
-        status = ek_study_series(chart, ek_conducts[i].name, &target.series);
+        status = ek_study_series(chart, target.conduct, &target.series);
         if (status == EK_OK)
             status = ek_timeline_run(scenario, run->tables, history, &ek_conducts[i], &trace, &goodput);
         if (status == EK_OK) /* up to the end */

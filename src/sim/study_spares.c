@@ -154,7 +154,7 @@ static json_t *number_or_none(uint32_t spares, uint32_t most)
 static ek_status add_policy(const spares_run *run, int policy, json_t *table, json_t *least, json_t *chart)
 {
     const ek_study_settings *settings = &run->study->scenario->study;
-    const char *name = ek_policy_names[policies[policy]];
+    const char *name = ek_policy_name(run->study->scenario, policies[policy]);
     uint32_t none = run->most + 1, enough = none, enough_by_time = none;
     json_t *series;
     EK_TRY(ek_study_series(chart, name, &series));

@@ -18,9 +18,9 @@ typedef struct throughput_curves {
 } throughput_curves;
 
 /* Dashed: where power gains nothing it lies on NTP's curve. */
-static ek_status start_strict(json_t *chart, json_t **series)
+static ek_status start_strict(const ek_study *study, json_t *chart, json_t **series)
 {
-    EK_TRY(ek_study_series(chart, STRICT, series));
+    EK_TRY(ek_study_series(chart, ek_name_in_mode(study->scenario, STRICT), series));
     if (json_object_set_new(*series, "dashed", json_true()) != 0)
         return ek_fail(EK_NO_MEMORY, "no memory for a chart");
     return EK_OK;
@@ -37,9 +37,10 @@ static ek_status make_charts(ek_study *study, throughput_curves *curves)
         EK_TRY(ek_study_section(study, headings[arrangement], texts[arrangement], &section));
         EK_TRY(ek_study_chart(section, "line", "failed fraction of devices, %", "throughput lost, %", &chart));
         for (int policy = 0; policy < EK_POLICIES; policy++)
-            EK_TRY(ek_study_series(chart, ek_policy_names[policy], &curves->series[arrangement][policy]));
+            EK_TRY(ek_study_series(chart, ek_policy_name(study->scenario, (ek_policy)policy),
+                                   &curves->series[arrangement][policy]));
         if (curves->with_strict)
-            EK_TRY(start_strict(chart, &curves->strict[arrangement]));
+            EK_TRY(start_strict(study, chart, &curves->strict[arrangement]));
     }
     return EK_OK;
 }
@@ -53,8 +54,8 @@ static ek_status add_strict(ek_study *study, const throughput_curves *curves, do
         EK_TRY(ek_study_add(ek_study_rows(curves->table),
                             json_pack("[f, i, s, s, f, f, f]", fraction,
                                       (int)(failures * study->scenario->failures.blast_radius),
-                                      ek_arrangement_names[arrangement], STRICT, lost->mean, lost->half_width,
-                                      means.worst[arrangement][EK_POLICY_NTP_PW])));
+                                      ek_arrangement_names[arrangement], ek_name_in_mode(study->scenario, STRICT),
+                                      lost->mean, lost->half_width, means.worst[arrangement][EK_POLICY_NTP_PW])));
         EK_TRY(ek_sample_chart(curves->strict[arrangement], 100 * fraction, lost));
     }
     return EK_OK;
@@ -67,7 +68,8 @@ static ek_status add_facts(ek_study *study, const ek_sampled_means *means, doubl
     for (int arrangement = 0; arrangement < EK_ARRANGEMENTS; arrangement++)
         for (int policy = 0; policy < EK_POLICIES; policy++) {
             char name[40];
-            snprintf(name, sizeof name, "%s, %s", ek_policy_names[policy], ek_arrangement_names[arrangement]);
+            snprintf(name, sizeof name, "%s, %s", ek_policy_name(study->scenario, (ek_policy)policy),
+                     ek_arrangement_names[arrangement]);
             EK_TRY(ek_study_fact(study, name, "%.2f %%", 100 * means->lost[arrangement][policy].mean));
         }
     return EK_OK;
@@ -83,7 +85,8 @@ static ek_status add_point(ek_study *study, throughput_curves *curves, uint32_t 
     ek_sampled_means means;
     ek_study_part(study, runs * point, runs * scenario->study.points);
     EK_TRY(ek_sample_point(study, scenario, failures, true, &means));
-    EK_TRY(ek_sample_rows(curves->table, json_pack("[f, i]", fraction, (int)(failures * blast)), &means, true));
+    EK_TRY(ek_sample_rows(study->scenario, curves->table, json_pack("[f, i]", fraction, (int)(failures * blast)),
+                          &means, true));
     for (int arrangement = 0; arrangement < EK_ARRANGEMENTS; arrangement++)
         for (int policy = 0; policy < EK_POLICIES; policy++) {
             const ek_mean *lost = &means.lost[arrangement][policy];

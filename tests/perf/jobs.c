@@ -91,6 +91,10 @@ static void draw_model(drawing *d, ek_perf_model *model, ek_perf_parallel *paral
     model->moe_every = whole(d, 1, 3);
     model->expert_ffn = 64 * whole(d, 1, 90);
     parallel->sequence_parallel |= model->experts > 0;
+    parallel->mode = model->experts && whole(d, 0, 1) ? EK_PERF_EP : EK_PERF_TP;
+    uint32_t samples = (parallel->global_batch / parallel->dp - 1) / parallel->tp + 1; /* of a rank */
+    if (parallel->mode == EK_PERF_EP && parallel->micro_batch > samples)
+        parallel->micro_batch = samples;
 }
 
 static void draw_hardware(drawing *d, ek_perf_hardware *hardware, uint32_t tp)

@@ -462,6 +462,7 @@ static void test_refusals(void **state)
     model.experts = 8;
     model.expert_ffn = 1024;
     assert_refused(8, 4, model, "model.experts: ", "TP4");
+    assert_refused(8, 2, model, "model.experts: ", "TP6"); /* whatever else could be cut */
     model.experts = 0;
     model.heads = 40;
     model.kv_heads = 8;

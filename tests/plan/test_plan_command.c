@@ -83,6 +83,8 @@ static void assert_same_files(const char *a, const char *b)
 
 /* ---------------------------------------------------------------------------------------------- refusals */
 
+#define MIXTURE "--set parallel.mode=ep --set model.experts=24 --set model.top_k=2 --set model.expert_ffn=512"
+
 static void test_refusals(void **state)
 {
     (void)state;
@@ -92,7 +94,7 @@ static void test_refusals(void **state)
         {"--set parallel.dp=3", "--set parallel.dp=3: parallel.dp: 3 replicas of 2 stages of TP8 need 6 TP groups, 48 "
                                 "GPUs; the cluster has room for 4 groups: 16 GPUs too few; at most 2 replicas fit"},
         {"--set cluster.domains=3", "job.yaml:3: parallel.dp: 2 replicas of 2 stages of TP8 need 4 TP groups, 32 GPUs; "
-                                    "the cluster has room for 3 groups: 8 GPUs too few; at most 1 replicas fit"},
+                                    "the cluster has room for 3 groups: 8 GPUs too few; at most 1 replica fit"},
         {"--set cluster.domain_slots=4 --set cluster.failed=[]",
          "job.yaml:4: parallel.tp: found 8; the largest domain has 4 slots: at most that is allowed"},
         {"--set cluster.failed=[1.8]", "--set cluster.failed=[1.8]: cluster.failed: found \"1.8\"; a domain (0 to 3), "
@@ -123,6 +125,21 @@ static void test_refusals(void **state)
          "--format json is needed"},
         {"--from .", ".: is a folder, not a file; the output of evenkeel plan --format json is needed"},
         {"--from job.yaml", "job.yaml:1: not JSON: "},
+        {"--set parallel.pp=1 --set parallel.dp=5",
+         "--set parallel.dp=5: parallel.dp: 5 replicas of 1 stage of TP8 need 5 TP groups, 40 GPUs; the cluster has "
+         "room for 4 groups: 8 GPUs too few; at most 4 replicas fit"},
+        {"--set parallel.mode=ep",
+         "--set parallel.mode=ep: parallel.mode: found ep; a model with experts (model.experts) is needed"},
+        {"--set parallel.mode=ep --set model.experts=7",
+         "--set model.experts=7: model.experts: 7 units of experts cannot be cut 8 ways (parallel.tp); at least one "
+         "per role is needed"},
+        {"--set parallel.mode=xp", "--set parallel.mode=xp: parallel.mode: found \"xp\"; tp or ep is needed"},
+        {MIXTURE " --format megatron", "--set model.experts=24: model.experts: Megatron's nonuniform TP has no mapping "
+                                       "for experts, and replicas are reduced to EP7: only a "
+                                       "dense model, or a plan without reduced replicas, can be written for it"},
+        {MIXTURE " --set cluster.failed=[] --format megatron",
+         "--set parallel.mode=ep: parallel.mode: found ep; tp is needed: what is written for Megatron are the groups "
+         "of tensor parallelism"},
     };
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         char expected[700];
@@ -168,6 +185,43 @@ static void test_table(void **state)
     char *output = read_file("out");
     for (const char *line = output; *line; line = strchr(line, '\n') + 1)
         assert_in_range(strcspn(line, "\n"), 0, 100);
+    free(output);
+}
+
+/* The same domains with experts over their ranks; replicas that are alike stand in one line, with their numbers. */
+static void test_expert_table(void **state)
+{
+    (void)state;
+    assert_int_equal(plan(MIXTURE " --set batch.global=96"), 0);
+    assert_contains("out", "job         2 replicas of 2 stages of EP8; 96 samples a step, policy rebalance\n");
+    assert_contains("out", "replicas    1 whole, 1 reduced (EP7 at least), 0 missing for want of domains\n");
+    assert_contains("out", "  experts 3-4\n");
+    /* two of 24 experts, three on each of eight ranks: another rank has one of them for 1 - 21 x 20 / (24 x 23) */
+    assert_contains("out", "    8        1.913        1.674      13.8 kB      1.000\n");
+    assert_int_equal(plan(MIXTURE " --set batch.global=96 --format json -o experts.json"), 0);
+    assert_int_equal(plan(MIXTURE " --set batch.global=96 --from experts.json"), 0);
+    assert_contains("out", "change      0 EP groups move, in 0 domains; 0 B to fetch");
+    assert_int_equal(plan("--from experts.json"), 2);
+    assert_contains("err", "a plan of EP8 and 2 stages cannot become one of TP8 and 2 stages; plan without --from");
+}
+
+/* Two replicas of nine samples in twenty: which they are, in one line. */
+static void test_kinds_of_replicas(void **state)
+{
+    (void)state;
+    assert_int_equal(plan("--set parallel.tp=1 --set parallel.pp=1 --set parallel.dp=20 --set batch.global=162"), 0);
+    char *output = read_file("out");
+    const char *lines = strstr(output, "  which\n");
+    assert_non_null(lines);
+    uint32_t count, samples, sum = 0, all = 0, kinds = 0;
+    for (lines = strchr(lines, '\n'); sscanf(lines, "%u %u", &count, &samples) == 2; kinds++) {
+        sum += count * samples;
+        all += count;
+        lines = strchr(lines + 1, '\n');
+    }
+    assert_int_equal(kinds, 2);
+    assert_int_equal(all, 20);
+    assert_int_equal(sum, 162);
     free(output);
 }
 
@@ -257,6 +311,10 @@ static void test_json_documented(void **state)
     assert_int_equal(json_array_size(json_object_get(json, "not_live")), 10);
     assert_keys(page, json);
     json_decref(json);
+    assert_int_equal(plan(MIXTURE " --format json -o keys.json"), 0);
+    json = json_load_file("keys.json", 0, NULL);
+    assert_keys(page, json);
+    json_decref(json);
     free(page);
 }
 
@@ -317,10 +375,16 @@ static void test_cost(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refusals),        cmocka_unit_test(test_refused_inventory),
-        cmocka_unit_test(test_table),           cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_output_files),    cmocka_unit_test(test_documented),
-        cmocka_unit_test(test_json_documented), cmocka_unit_test(test_cost),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_refused_inventory),
+        cmocka_unit_test(test_table),
+        cmocka_unit_test(test_expert_table),
+        cmocka_unit_test(test_kinds_of_replicas),
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_output_files),
+        cmocka_unit_test(test_documented),
+        cmocka_unit_test(test_json_documented),
+        cmocka_unit_test(test_cost),
     };
     return cmocka_run_group_tests(tests, create_folder, remove_folder);
 }

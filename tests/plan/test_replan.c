@@ -366,7 +366,7 @@ static void test_refused_files(void **state)
         {"{\"evenkeel_plan\": 1}",
          ": replicas, stages: lists of them are missing; the output of evenkeel plan --format json is needed"},
         {"{\"evenkeel_plan\": 1, \"job\": {\"tp\": 8, \"pp\": 1}, \"replicas\": [], \"stages\": [{}]}",
-         ": job: a plan of TP8 and 1 stages cannot become one of TP2 and 1 stages; plan without --from"},
+         ": job: a plan of TP8 and 1 stage cannot become one of TP2 and 1 stage; plan without --from"},
         {"{\"evenkeel_plan\": 1, \"job\": {\"tp\": 2, \"pp\": 1}, \"replicas\": [{\"stages\": [{\"nodes\": [{\"node\": "
          "\"node000\", \"gpus\": [0, 1], \"roles\": [0, 0]}]}]}], \"stages\": [{\"drop_order\": []}]}",
          ": replica 0, stage 0: two GPUs have one role; the output of evenkeel plan --format json is needed"},

@@ -110,6 +110,33 @@ static void test_same_bytes(void **state)
     }
 }
 
+/* What is ntp in mode tp is nep in mode ep, in every table and figure. */
+static void test_experts(void **state)
+{
+    (void)state;
+    static const char *const kinds[][3] = {{"throughput", "throughput", "nep-pw, packed "},
+                                           {"degrees", "degrees", "EP3, whole units "},
+                                           {"goodput", "goodput", "nep-pw-restart "},
+                                           {"spares", "spares", "nep "}};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        char kind[60], path[100];
+        clear();
+        snprintf(kind, sizeof kind, "study.kind=%s", kinds[i][0]);
+        outcome got = SIM("--scenario", small_scenario(), "--out", FOLDER "/one", "--set", kind, "--set",
+                          "parallel.mode=ep", "--set", "model.experts=13", "--set", "model.top_k=2", "--set",
+                          "study.spares_most=4", "--set", "study.samples=2000", "--set", "study.histories=20");
+        assert_string_equal(got.errors, "");
+        assert_int_equal(got.status, 0);
+        check_figure(kinds[i][2], got.output);
+        assert_null(strstr(got.output, "ntp"));
+        snprintf(path, sizeof path, FOLDER "/one/%s.csv", kinds[i][1]);
+        char *csv = read_file(path);
+        assert_null(strstr(csv, "ntp"));
+        assert_int_equal(strstr(csv, "nep-pw") != NULL, strcmp(kinds[i][0], "degrees") != 0);
+        free(csv);
+    }
+}
+
 static void expect(outcome got, int status, const char *error)
 {
     if (strncmp(got.errors, error, strlen(error)) != 0)
@@ -208,10 +235,8 @@ static int remove_files(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_bytes),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_overwrite),
-        cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_same_bytes), cmocka_unit_test(test_experts),   cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_overwrite),  cmocka_unit_test(test_full_disk),
     };
     return cmocka_run_group_tests(tests, NULL, remove_files);
 }

@@ -32,7 +32,7 @@ static void test_names(void **state)
         scenarios++;
     }
     closedir(folder);
-    assert_int_equal(scenarios, EK_STUDY_KINDS); /* each study has one */
+    assert_int_equal(scenarios, EK_STUDY_KINDS + 1); /* each study has one, throughput another with experts */
     for (size_t i = 0; i < EK_CONDUCTS; i++) {
         snprintf(wanted, sizeof wanted, "\n| `%s` | ", ek_conducts[i].name);
         assert_non_null(strstr(page, wanted));

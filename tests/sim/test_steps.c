@@ -101,6 +101,66 @@ static void test_memory(void **state)
     ek_scenario_destroy(scenario);
 }
 
+static double seconds_of(const ek_scenario *scenario, const ek_perf *perf, uint32_t level, double speed,
+                         uint32_t samples)
+{
+    ek_perf_time time;
+    const uint32_t degree = scenario->parallel.tp - level;
+    assert_ok(ek_perf_step(perf, &(ek_perf_replica){.degrees = &degree, .speeds = &speed, .samples = samples}, &time));
+    return time.total;
+}
+
+/* Expert-parallel replicas: what they are tabulated with fits into a whole one's step, and one sample more does not. */
+static void test_experts(void **state)
+{
+    (void)state;
+    static const char *const experts[] = {"model.experts=224", "model.experts=128"};
+    for (int i = 0; i < 2; i++) {
+        ek_scenario *scenario = READY("experts", experts[i], "parallel.min_tp=26");
+        ek_perf *perf;
+        ek_steps *steps;
+        assert_ok(ek_perf_create(&perf, &scenario->model, &scenario->parallel, &scenario->hardware));
+        assert_ok(ek_steps_create(&steps, scenario));
+        assert_int_equal(steps->levels, 6);
+        check_monotone(scenario, steps);
+        double pace = seconds_of(scenario, perf, 0, 1, 256);
+        assert_true(seconds_of(scenario, perf, 4, 1, 256) > 1.1 * pace);
+        const ek_level_step *deepest = &steps->level[6], *reduced = &steps->level[4];
+        assert_true(seconds_of(scenario, perf, 6, 1, deepest->samples) <= pace);
+        assert_true(seconds_of(scenario, perf, 6, 1, deepest->samples + 1) > pace);
+        double speed = ek_curve_speed(&scenario->power.curve, reduced->watts / scenario->hardware.tdp_watts);
+        assert_true(reduced->boosted_samples > reduced->samples && reduced->watts > scenario->hardware.tdp_watts);
+        assert_true(seconds_of(scenario, perf, 4, speed, reduced->boosted_samples) <= pace * (1 + 1e-9));
+        assert_true(reduced->watts * 28 <= scenario->power.domain_watts);
+        /* 28 ranks with eight of 224 experts each: the four extras hand over all of theirs, seven, in 48 layers */
+        if (i == 0)
+            assert_true(reduced->reshard_bytes == 2.0 * 4 * 7 * 48 * 3 * 5120 * 1536);
+        assert_string_equal(ek_policy_name(scenario, EK_POLICY_NTP), "nep");
+        assert_string_equal(ek_policy_name(scenario, EK_POLICY_DROP), "dp-drop");
+        ek_steps_destroy(steps);
+        ek_perf_destroy(perf);
+        ek_scenario_destroy(scenario);
+    }
+}
+
+/* The same on the small job, with experts that no degree divides, in every kind of units. */
+static void test_small_experts(void **state)
+{
+    (void)state;
+    static const char *const batches[] = {"batch.global=32", "batch.global=64", "batch.global=148"};
+    for (int unit = 0; unit < 2; unit++)
+        for (int batch = 0; batch < 3; batch++) {
+            ek_scenario *scenario = SMALL("parallel.mode=ep", "model.experts=13", "model.top_k=2", units[unit],
+                                          batches[batch], "parallel.min_tp=1", "power.domain_watts=9000");
+            ek_steps *steps;
+            assert_ok(ek_steps_create(&steps, scenario));
+            assert_int_equal(steps->levels, 3);
+            check_monotone(scenario, steps);
+            ek_steps_destroy(steps);
+            ek_scenario_destroy(scenario);
+        }
+}
+
 /* The job retires a replica that costs it more than it brings. */
 static void test_retires(void **state)
 {
@@ -124,8 +184,9 @@ static void test_retires(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_monotone), cmocka_unit_test(test_published_job), cmocka_unit_test(test_no_power),
-        cmocka_unit_test(test_memory),   cmocka_unit_test(test_retires),
+        cmocka_unit_test(test_monotone),      cmocka_unit_test(test_published_job), cmocka_unit_test(test_no_power),
+        cmocka_unit_test(test_memory),        cmocka_unit_test(test_retires),       cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_small_experts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
