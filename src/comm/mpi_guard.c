@@ -180,12 +180,12 @@ static void hear_supervisor(struct guard *guard)
         end_job(guard, EK_PEER_LOST, "the leading process is gone");
 }
 
-/* What reaches the process that mpirun started: for the leading side, if it is this one's. */
+/* What reaches the process that mpirun started: for the leading side, if it is this one's and has not ended the job. */
 static void hear_signals(struct guard *guard)
 {
     struct signalfd_siginfo info;
     while (read(guard->signal_fd, &info, sizeof info) > 0)
-        if (guard->job->supervisor > 0)
+        if (guard->job->supervisor > 0 && !guard->over)
             kill(guard->job->supervisor, info.ssi_signo == SIGUSR2 ? SIGTERM : (int)info.ssi_signo);
 }
 

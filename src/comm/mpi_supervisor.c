@@ -151,20 +151,9 @@ static void disturb(struct supervisor *supervisor, uint32_t rank)
     tell_live(supervisor, WIRE_LOSS, &(struct mpi_loss){rank}, sizeof(struct mpi_loss));
 }
 
-static void describe_loss(const struct seat *seat, char *text, size_t size)
-{
-    if (seat->loss.cause == EK_LOSS_TIMEOUT)
-        snprintf(text, size, "made no progress");
-    else if (seat->loss.cause == EK_LOSS_SIGNAL)
-        snprintf(text, size, "ended by %s", strsignal(seat->loss.code));
-    else
-        snprintf(text, size, "exited with status %d", seat->loss.code);
-}
-
 static void lose(struct supervisor *supervisor, uint32_t rank, struct mpi_lost how)
 {
     struct seat *seat = &supervisor->seats[rank];
-    char text[96];
     seat->state = SEAT_LOST;
     seat->just_lost = true;
     seat->loss =
@@ -172,13 +161,13 @@ static void lose(struct supervisor *supervisor, uint32_t rank, struct mpi_lost h
     supervisor->live--;
     supervisor->any_lost = true;
     supervisor->lost_in_epoch++;
-    describe_loss(seat, text, sizeof text);
     if (supervisor->signalled)
         ek_fail(EK_INTERRUPTED, "the job was ended from outside");
     else
         ek_fail(EK_PEER_LOST,
-                "rank %u on host %s was lost (%s), and this MPI ends with it: ULFM is needed to go on, %s", rank,
-                seat->host, text, "in Open MPI 5 by mpirun --with-ft ulfm");
+                "this MPI does not go on without a rank, which takes ULFM (Open MPI 5: mpirun --with-ft ulfm); rank %u "
+                "on host %s was lost",
+                rank, seat->host);
     if (!mpi_can_lose() || supervisor->signalled)
         end_job(supervisor, supervisor->signalled ? EK_INTERRUPTED : EK_PEER_LOST, ek_error());
     disturb(supervisor, rank);
@@ -444,13 +433,21 @@ static void count_tick(struct supervisor *supervisor)
                                  supervisor->job->present, (unsigned)(HELLO_NS / 1000000000u)));
 }
 
-static void hear_signals(struct supervisor *supervisor)
+/* Signals that have come, as bits. */
+static uint64_t take_signals(struct supervisor *supervisor)
+{
+    struct signalfd_siginfo info;
+    uint64_t signals = 0;
+    while (read(supervisor->signal_fd, &info, sizeof info) > 0)
+        signals |= UINT64_C(1) << info.ssi_signo;
+    return signals;
+}
+
+static void act_on_signals(struct supervisor *supervisor, uint64_t signals)
 {
     const ek_launch_options *options = supervisor->options;
-    struct signalfd_siginfo info;
-    while (read(supervisor->signal_fd, &info, sizeof info) > 0) {
-        int signal = (int)info.ssi_signo;
-        if (signal == SIGUSR1 && !options->on_signal)
+    for (int signal = 1; signal < 64 && !supervisor->over; signal++) {
+        if (!(signals >> signal & 1) || (signal == SIGUSR1 && !options->on_signal))
             continue;
         supervisor->signalled |= signal != SIGUSR1;
         obey(supervisor, options->on_signal ? options->on_signal(options->user, signal)
@@ -476,14 +473,16 @@ static void wait_for_events(struct supervisor *supervisor)
     ppoll(supervisor->polled, count, &left, NULL);
 }
 
-/* One round. Losses are told after what the lost had to report, and before any agreement on them. */
+/* One round. Losses are told after what the lost had to report, and before any agreement on them. They come before
+ * signals that were there no sooner: mpirun ends a job that has lost a process by SIGTERM. */
 static void attend(struct supervisor *supervisor)
 {
     wait_for_events(supervisor);
-    hear_signals(supervisor);
+    uint64_t signals = take_signals(supervisor);
     if (supervisor->awaited)
         listen_to_visitors(supervisor);
     listen_to_seats(supervisor);
+    act_on_signals(supervisor, signals);
     tell_losses(supervisor);
     count_tick(supervisor);
     try_agreement(supervisor);
@@ -515,6 +514,7 @@ static void say_goodbye(struct supervisor *supervisor)
         }
         supervisor->next_tick_ns = clock_now_ns() + supervisor->tick_ns / 8 + 1;
     }
+    take_signals(supervisor); /* they shall not end this process before it has written how the job ended */
 }
 
 static void supervise(struct supervisor *supervisor)
