@@ -174,14 +174,14 @@ static void redirect(const char *path, int to)
     close(fd);
 }
 
-pid_t start_mpirun(uint32_t ranks, const char *const *words)
+pid_t start_mpirun(bool ulfm, uint32_t ranks, const char *const *words)
 {
     const char *arguments[MPIRUN_WORDS_MOST] = {"mpirun", "--oversubscribe", "-n"};
     char number[16];
     size_t count = 3;
     snprintf(number, sizeof number, "%u", ranks);
     arguments[count++] = number;
-    for (int i = 0; HAS_ULFM && i < 2; i++)
+    for (int i = 0; ulfm && i < 2; i++)
         arguments[count++] = i ? "ulfm" : "--with-ft";
     for (size_t i = 0; words[i]; i++) {
         assert_true(count < MPIRUN_WORDS_MOST - 1);

@@ -15,9 +15,8 @@
 void require_mpirun(bool ulfm);
 void leave_mpirun(void);
 
-/* mpirun -n RANKS WORDS… (ends with NULL); with ULFM where the MPI has it. Its output goes to the files "output" and
- * "errors". */
-pid_t start_mpirun(uint32_t ranks, const char *const *words);
+/* mpirun -n RANKS WORDS… (ends with NULL). Its output goes to the files "output" and "errors". */
+pid_t start_mpirun(bool ulfm, uint32_t ranks, const char *const *words);
 /* Waits until mpirun has ended, at most so many seconds, and then until no process of the job is left. Fails the test
  * if that takes too long. The exit status, or 128 and the signal that ended mpirun. */
 int finish_mpirun(pid_t mpirun, double seconds);

@@ -464,7 +464,7 @@ static void wait_for_events(struct supervisor *supervisor)
     for (uint32_t rank = 0; rank < supervisor->base.ranks; rank++) {
         const struct wire *wires[] = {&supervisor->seats[rank].wire, &supervisor->visitors[rank]};
         for (int i = 0; i < 2; i++)
-            if (wires[i]->fd >= 0)
+            if (wires[i]->fd >= 0 && !wires[i]->broken)
                 supervisor->polled[count++] = (struct pollfd){
                     .fd = wires[i]->fd, .events = (short)(POLLIN | (wire_is_sending(wires[i]) ? POLLOUT : 0))};
     }
@@ -488,7 +488,7 @@ static void attend(struct supervisor *supervisor)
     try_agreement(supervisor);
 }
 
-/* Tells all that it is over, and waits a while until they have gone. */
+/* Tells all that it is over, and waits a while until their ranks have gone. */
 static void say_goodbye(struct supervisor *supervisor)
 {
     bool any = true;
@@ -501,16 +501,14 @@ static void say_goodbye(struct supervisor *supervisor)
         wait_for_events(supervisor);
         for (uint32_t rank = 0; rank < supervisor->base.ranks; rank++) {
             struct wire *wire = &supervisor->seats[rank].wire;
-            if (wire->fd < 0)
+            if (wire->broken)
                 continue;
             struct wire_message message;
             bool there = wire_receive(wire);
             while (wire_next(wire, JOB_MESSAGE_BYTES, &message))
                 ;
             wire_flush(wire);
-            if (!there)
-                wire_close(wire);
-            any |= wire->fd >= 0;
+            any |= there;
         }
         supervisor->next_tick_ns = clock_now_ns() + supervisor->tick_ns / 8 + 1;
     }
@@ -548,9 +546,12 @@ static ek_status take_seats(struct supervisor *supervisor)
     return EK_OK;
 }
 
+/* After a failure the connections stay open until this process ends: see await_last_word in mpi_guard.c. */
 static void leave_seats(struct supervisor *supervisor)
 {
     for (uint32_t rank = 0; supervisor->seats && supervisor->visitors && rank < supervisor->base.ranks; rank++) {
+        if (supervisor->end.status != EK_OK)
+            supervisor->seats[rank].wire.fd = -1;
         wire_close(&supervisor->seats[rank].wire);
         wire_close(&supervisor->visitors[rank]);
     }

@@ -202,7 +202,7 @@ static void train_by_mpirun(const char *config_path, const training_spec *traini
         words[count++] = "--routes";
         words[count++] = texts[text];
     }
-    finish_mpirun(start_mpirun(present_ranks(options->config), words), 60);
+    finish_mpirun(start_mpirun(true, present_ranks(options->config), words), 60);
     read_training(options->metrics_path, result);
     result->status = strcmp(result->end, "done") == 0 ? EK_OK : EK_SYSTEM;
 }
