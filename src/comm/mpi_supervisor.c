@@ -631,7 +631,7 @@ ek_status mpi_supervise(struct mpi_job *job)
     sigaddset(&signals, SIGHUP);
     sigaddset(&signals, SIGUSR1);
     pthread_sigmask(SIG_BLOCK, &signals, &old_mask);
-    setsid(); /* mpirun ends the group of the process that it started, when that is lost */
+    setpgid(0, 0); /* mpirun ends the group of the process that it started, when that is lost */
     supervisor.signal_fd = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
     ek_status status = supervisor.signal_fd >= 0
                            ? take_seats(&supervisor)
