@@ -5,9 +5,9 @@
  *     guard        the process that mpirun started. It watches over its rank: kills it when its heart stops, tells how
  *                  it ended, dies as it did. It passes messages between its rank and the supervisor.
  *     rank         its child: runs main; the only one that calls MPI.
- *     supervisor   in process 0 another child, in a session of its own, since it must outlive rank 0. It decides who is
- *                  lost, what is committed and what is agreed, as the launching thread of the engine "shm" does, and
- *                  calls the callbacks.
+ *     supervisor   in process 0 another child, in a process group of its own, since it must outlive rank 0. It decides
+ * who is lost, what is committed and what is agreed, as the launching thread of the engine "shm" does, and calls the
+ * callbacks.
  *
  * Rank and guard share a page of memory (struct mpi_page), and a pipe to the guard; guards talk to the supervisor over
  * TCP (wire.h). MPI moves data, and nothing else.

@@ -22,6 +22,7 @@
 #define PATIENCE_NS 60000000000u
 #define CONNECT_MS 2000
 #define FLUSH_NS 2000000000u
+#define LAST_WORD_NS 5000000000u
 /* Without a timeout there is nothing to be measured, but messages say that both are there. */
 #define IDLE_TICK_NS 1000000000u
 
@@ -180,12 +181,12 @@ static void hear_supervisor(struct guard *guard)
         end_job(guard, EK_PEER_LOST, "the leading process is gone");
 }
 
-/* What reaches the process that mpirun started: for the leading side, if it is this one's. */
+/* What reaches the process that mpirun started: for the leading side, if it is this one's and has not ended the job. */
 static void hear_signals(struct guard *guard)
 {
     struct signalfd_siginfo info;
     while (read(guard->signal_fd, &info, sizeof info) > 0)
-        if (guard->job->supervisor > 0)
+        if (guard->job->supervisor > 0 && !guard->over)
             kill(guard->job->supervisor, info.ssi_signo == SIGUSR2 ? SIGTERM : (int)info.ssi_signo);
 }
 
@@ -240,16 +241,47 @@ static bool watch(struct guard *guard)
     return ended;
 }
 
-/* Tells how the rank ended, and waits until that is on its way. */
-static void tell_end(struct guard *guard, const struct mpi_lost *lost)
+/* Sends what is still to be sent. */
+static void flush(struct guard *guard)
 {
-    wire_send(&guard->supervisor, WIRE_LOST, lost, sizeof *lost);
     uint64_t until_ns = clock_now_ns() + FLUSH_NS;
     while (wire_is_sending(&guard->supervisor) && clock_now_ns() < until_ns) {
         poll(&(struct pollfd){.fd = guard->supervisor.fd, .events = POLLOUT}, 1, 10);
         wire_flush(&guard->supervisor);
     }
-    wire_close(&guard->supervisor);
+}
+
+/* Waits a while until the leading process has ended: it shall have told what happened before mpirun, which sees this
+ * process end, ends everything. */
+static void await_last_word(struct guard *guard)
+{
+    struct wire_message message;
+    uint64_t until_ns = clock_now_ns() + LAST_WORD_NS;
+    if (guard->supervisor.fd < 0)
+        return;
+    shutdown(guard->supervisor.fd, SHUT_WR);
+    while (wire_receive(&guard->supervisor) && clock_now_ns() < until_ns) {
+        while (wire_next(&guard->supervisor, EK_SHARED_BYTES, &message))
+            ;
+        poll(&(struct pollfd){.fd = guard->supervisor.fd, .events = POLLIN}, 1, 100);
+    }
+}
+
+/* Tells how the rank ended, unless the job is over. */
+static void tell_end(struct guard *guard, const siginfo_t *info)
+{
+    struct mpi_lost lost = {.cause = guard->timed_out              ? EK_LOSS_TIMEOUT
+                                     : info->si_code == CLD_EXITED ? EK_LOSS_EXIT
+                                                                   : EK_LOSS_SIGNAL,
+                            .code = info->si_status,
+                            .note = atomic_load(&guard->page->note)};
+    if (!guard->over) {
+        hear_rank(guard); /* also what the dead had to say */
+        wire_send(&guard->supervisor, WIRE_LOST, &lost, sizeof lost);
+    }
+    flush(guard);
+    if (guard->over ? guard->end.status != EK_OK : !mpi_can_lose())
+        await_last_word(guard);
 }
 
 /* mpirun, and so MPI, shall see the rank's own end. */
@@ -304,16 +336,10 @@ ek_status mpi_guard_run(struct mpi_job *job, pid_t rank)
     siginfo_t info = {0};
     while (waitid(P_PIDFD, (id_t)guard.pidfd, &info, WEXITED) < 0 && errno == EINTR)
         ;
-    if (!guard.over) {
-        hear_rank(&guard); /* also what the dead had to say */
-        tell_end(&guard, &(struct mpi_lost){.cause = guard.timed_out              ? EK_LOSS_TIMEOUT
-                                                     : info.si_code == CLD_EXITED ? EK_LOSS_EXIT
-                                                                                  : EK_LOSS_SIGNAL,
-                                            .code = info.si_status,
-                                            .note = atomic_load(&guard.page->note)});
-        end_alike(&info);
-    }
+    tell_end(&guard, &info);
     wire_close(&guard.supervisor);
+    if (!guard.over)
+        end_alike(&info);
     wire_close(&guard.rank);
     close(guard.pidfd);
     close(guard.signal_fd);

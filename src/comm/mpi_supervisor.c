@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,6 +54,10 @@ struct supervisor {
     uint32_t awaited, live; /* how many seats are */
     int signal_fd;
     uint64_t tick_ns, next_tick_ns, until_ns;
+    pthread_mutex_t mutex; /* of what is sent; the main thread has it, but while it waits and in callbacks */
+    pthread_cond_t end_of_beats;
+    pthread_t beater;
+    bool beats, beaten;     /* the beater is there; it shall end */
     uint64_t epoch, step;   /* the current epoch; the open step */
     bool aborted;           /* the open step is */
     uint32_t lost_in_epoch; /* ranks */
@@ -79,6 +84,15 @@ static void obey(struct supervisor *supervisor, ek_status status)
     if (status != EK_OK)
         end_job(supervisor, status, ek_error());
 }
+
+/* Callbacks may take their time, as where they write to a disk that is busy: beats go on. */
+#define CALL_BACK(supervisor, call)                                                                                    \
+    do {                                                                                                               \
+        pthread_mutex_unlock(&(supervisor)->mutex);                                                                    \
+        ek_status called_back = (call);                                                                                \
+        pthread_mutex_lock(&(supervisor)->mutex);                                                                      \
+        obey(supervisor, called_back);                                                                                 \
+    } while (0)
 
 static void tell_live(struct supervisor *supervisor, enum mpi_message_type type, const void *data, size_t bytes)
 {
@@ -151,20 +165,9 @@ static void disturb(struct supervisor *supervisor, uint32_t rank)
     tell_live(supervisor, WIRE_LOSS, &(struct mpi_loss){rank}, sizeof(struct mpi_loss));
 }
 
-static void describe_loss(const struct seat *seat, char *text, size_t size)
-{
-    if (seat->loss.cause == EK_LOSS_TIMEOUT)
-        snprintf(text, size, "made no progress");
-    else if (seat->loss.cause == EK_LOSS_SIGNAL)
-        snprintf(text, size, "ended by %s", strsignal(seat->loss.code));
-    else
-        snprintf(text, size, "exited with status %d", seat->loss.code);
-}
-
 static void lose(struct supervisor *supervisor, uint32_t rank, struct mpi_lost how)
 {
     struct seat *seat = &supervisor->seats[rank];
-    char text[96];
     seat->state = SEAT_LOST;
     seat->just_lost = true;
     seat->loss =
@@ -172,13 +175,13 @@ static void lose(struct supervisor *supervisor, uint32_t rank, struct mpi_lost h
     supervisor->live--;
     supervisor->any_lost = true;
     supervisor->lost_in_epoch++;
-    describe_loss(seat, text, sizeof text);
     if (supervisor->signalled)
         ek_fail(EK_INTERRUPTED, "the job was ended from outside");
     else
         ek_fail(EK_PEER_LOST,
-                "rank %u on host %s was lost (%s), and this MPI ends with it: ULFM is needed to go on, %s", rank,
-                seat->host, text, "in Open MPI 5 by mpirun --with-ft ulfm");
+                "this MPI does not go on without a rank, which takes ULFM (Open MPI 5: mpirun --with-ft ulfm); rank %u "
+                "on host %s was lost",
+                rank, seat->host);
     if (!mpi_can_lose() || supervisor->signalled)
         end_job(supervisor, supervisor->signalled ? EK_INTERRUPTED : EK_PEER_LOST, ek_error());
     disturb(supervisor, rank);
@@ -217,18 +220,21 @@ static void tell_losses(struct supervisor *supervisor)
     for (uint32_t rank = 0; rank < supervisor->base.ranks; rank++) {
         struct seat *seat = &supervisor->seats[rank];
         if (seat->just_lost && supervisor->options->on_lost)
-            obey(supervisor, supervisor->options->on_lost(supervisor->options->user, &seat->loss));
+            CALL_BACK(supervisor, supervisor->options->on_lost(supervisor->options->user, &seat->loss));
         seat->just_lost = false;
     }
 }
 
 ek_status mpi_kill(ek_launcher *launcher, uint32_t rank)
 {
-    struct seat *seat = &((struct supervisor *)launcher)->seats[rank];
+    struct supervisor *supervisor = (struct supervisor *)launcher;
+    struct seat *seat = &supervisor->seats[rank];
     if (seat->state != SEAT_LIVE)
         return ek_fail(EK_INVALID, "ek_launcher_kill: rank %u is not running", rank);
     seat->killed = true;
+    pthread_mutex_lock(&supervisor->mutex);
     wire_send(&seat->wire, WIRE_KILL, NULL, 0);
+    pthread_mutex_unlock(&supervisor->mutex);
     return EK_OK;
 }
 
@@ -240,7 +246,10 @@ ek_status mpi_revive(ek_launcher *launcher, uint32_t rank)
 
 void mpi_ask(ek_launcher *launcher, uint64_t wish)
 {
-    tell_live((struct supervisor *)launcher, WIRE_WISH, &wish, sizeof wish);
+    struct supervisor *supervisor = (struct supervisor *)launcher;
+    pthread_mutex_lock(&supervisor->mutex);
+    tell_live(supervisor, WIRE_WISH, &wish, sizeof wish);
+    pthread_mutex_unlock(&supervisor->mutex);
 }
 
 /* --------------------------------------------------------------------------------------------- agreement */
@@ -319,7 +328,7 @@ static void hear(struct supervisor *supervisor, uint32_t rank, const struct wire
     switch (message->type) {
     case WIRE_REPORT:
         if (options->on_report)
-            obey(supervisor, options->on_report(options->user, rank, message->data, message->bytes));
+            CALL_BACK(supervisor, options->on_report(options->user, rank, message->data, message->bytes));
         break;
     case WIRE_VOTE:
         take_vote(supervisor, seat, &body.ballot);
@@ -434,7 +443,6 @@ static void count_tick(struct supervisor *supervisor)
         struct seat *seat = &supervisor->seats[rank];
         if (seat->wire.fd < 0)
             continue;
-        wire_send(&seat->wire, WIRE_BEAT, NULL, 0);
         seat->silent++;
         if (supervisor->job->tick_ns && seat->silent > mpi_silent_ticks(supervisor->job))
             end_silent(supervisor, rank);
@@ -444,17 +452,27 @@ static void count_tick(struct supervisor *supervisor)
                                  supervisor->job->present, (unsigned)(HELLO_NS / 1000000000u)));
 }
 
-static void hear_signals(struct supervisor *supervisor)
+/* Signals that have come, as bits. */
+static uint64_t take_signals(struct supervisor *supervisor)
+{
+    struct signalfd_siginfo info;
+    uint64_t signals = 0;
+    while (read(supervisor->signal_fd, &info, sizeof info) > 0)
+        signals |= UINT64_C(1) << info.ssi_signo;
+    return signals;
+}
+
+static void act_on_signals(struct supervisor *supervisor, uint64_t signals)
 {
     const ek_launch_options *options = supervisor->options;
-    struct signalfd_siginfo info;
-    while (read(supervisor->signal_fd, &info, sizeof info) > 0) {
-        int signal = (int)info.ssi_signo;
-        if (signal == SIGUSR1 && !options->on_signal)
+    for (int signal = 1; signal < 64 && !supervisor->over; signal++) {
+        if (!(signals >> signal & 1) || (signal == SIGUSR1 && !options->on_signal))
             continue;
         supervisor->signalled |= signal != SIGUSR1;
-        obey(supervisor, options->on_signal ? options->on_signal(options->user, signal)
-                                            : ek_fail(EK_INTERRUPTED, "the job was ended by %s", strsignal(signal)));
+        if (options->on_signal)
+            CALL_BACK(supervisor, options->on_signal(options->user, signal));
+        else
+            obey(supervisor, ek_fail(EK_INTERRUPTED, "the job was ended by %s", strsignal(signal)));
     }
 }
 
@@ -467,29 +485,33 @@ static void wait_for_events(struct supervisor *supervisor)
     for (uint32_t rank = 0; rank < supervisor->base.ranks; rank++) {
         const struct wire *wires[] = {&supervisor->seats[rank].wire, &supervisor->visitors[rank]};
         for (int i = 0; i < 2; i++)
-            if (wires[i]->fd >= 0)
+            if (wires[i]->fd >= 0 && !wires[i]->broken)
                 supervisor->polled[count++] = (struct pollfd){
                     .fd = wires[i]->fd, .events = (short)(POLLIN | (wire_is_sending(wires[i]) ? POLLOUT : 0))};
     }
     uint64_t now = clock_now_ns();
     struct timespec left = clock_timespec(supervisor->next_tick_ns > now ? supervisor->next_tick_ns - now : 0);
+    pthread_mutex_unlock(&supervisor->mutex);
     ppoll(supervisor->polled, count, &left, NULL);
+    pthread_mutex_lock(&supervisor->mutex);
 }
 
-/* One round. Losses are told after what the lost had to report, and before any agreement on them. */
+/* One round. Losses are told after what the lost had to report, and before any agreement on them. They come before
+ * signals that were there no sooner: mpirun ends a job that has lost a process by SIGTERM. */
 static void attend(struct supervisor *supervisor)
 {
     wait_for_events(supervisor);
-    hear_signals(supervisor);
+    uint64_t signals = take_signals(supervisor);
     if (supervisor->awaited)
         listen_to_visitors(supervisor);
     listen_to_seats(supervisor);
+    act_on_signals(supervisor, signals);
     tell_losses(supervisor);
     count_tick(supervisor);
     try_agreement(supervisor);
 }
 
-/* Tells all that it is over, and waits a while until they have gone. */
+/* Tells all that it is over, and waits a while until their ranks have gone. */
 static void say_goodbye(struct supervisor *supervisor)
 {
     bool any = true;
@@ -502,25 +524,56 @@ static void say_goodbye(struct supervisor *supervisor)
         wait_for_events(supervisor);
         for (uint32_t rank = 0; rank < supervisor->base.ranks; rank++) {
             struct wire *wire = &supervisor->seats[rank].wire;
-            if (wire->fd < 0)
+            if (wire->broken)
                 continue;
             struct wire_message message;
             bool there = wire_receive(wire);
             while (wire_next(wire, JOB_MESSAGE_BYTES, &message))
                 ;
             wire_flush(wire);
-            if (!there)
-                wire_close(wire);
-            any |= wire->fd >= 0;
+            any |= there;
         }
         supervisor->next_tick_ns = clock_now_ns() + supervisor->tick_ns / 8 + 1;
     }
+    take_signals(supervisor); /* they shall not end this process before it has written how the job ended */
+}
+
+static void beat_once(struct supervisor *supervisor)
+{
+    for (uint32_t rank = 0; rank < supervisor->base.ranks; rank++)
+        if (supervisor->seats[rank].wire.fd >= 0)
+            wire_send(&supervisor->seats[rank].wire, WIRE_BEAT, NULL, 0);
+}
+
+/* Lets the guards know that this host is there, whatever callbacks wait for. */
+static void *beat(void *argument)
+{
+    struct supervisor *supervisor = argument;
+    pthread_mutex_lock(&supervisor->mutex);
+    while (!supervisor->beaten) {
+        struct timespec until = clock_timespec(clock_now_ns() + supervisor->tick_ns);
+        if (pthread_cond_clockwait(&supervisor->end_of_beats, &supervisor->mutex, CLOCK_MONOTONIC, &until) == ETIMEDOUT)
+            beat_once(supervisor);
+    }
+    pthread_mutex_unlock(&supervisor->mutex);
+    return NULL;
+}
+
+static ek_status start_beater(struct supervisor *supervisor)
+{
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int error = pthread_create(&supervisor->beater, NULL, beat, supervisor);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    supervisor->beats = error == 0;
+    return error == 0 ? EK_OK : ek_fail(EK_SYSTEM, "ek_launch: cannot start a thread: %s", strerror(error));
 }
 
 static void supervise(struct supervisor *supervisor)
 {
     if (supervisor->options->on_start)
-        obey(supervisor, supervisor->options->on_start(supervisor->options->user, &supervisor->base));
+        CALL_BACK(supervisor, supervisor->options->on_start(supervisor->options->user, &supervisor->base));
     while ((supervisor->live > 0 || supervisor->awaited > 0) && !supervisor->over)
         attend(supervisor);
     tell_losses(supervisor);
@@ -548,9 +601,12 @@ static ek_status take_seats(struct supervisor *supervisor)
     return EK_OK;
 }
 
+/* After a failure the connections stay open until this process ends: see await_last_word in mpi_guard.c. */
 static void leave_seats(struct supervisor *supervisor)
 {
     for (uint32_t rank = 0; supervisor->seats && supervisor->visitors && rank < supervisor->base.ranks; rank++) {
+        if (supervisor->end.status != EK_OK)
+            supervisor->seats[rank].wire.fd = -1;
         wire_close(&supervisor->seats[rank].wire);
         wire_close(&supervisor->visitors[rank]);
     }
@@ -575,15 +631,27 @@ ek_status mpi_supervise(struct mpi_job *job)
     sigaddset(&signals, SIGHUP);
     sigaddset(&signals, SIGUSR1);
     pthread_sigmask(SIG_BLOCK, &signals, &old_mask);
-    setsid(); /* mpirun ends the group of the process that it started, when that is lost */
+    setpgid(0, 0); /* mpirun ends the group of the process that it started, when that is lost */
     supervisor.signal_fd = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
     ek_status status = supervisor.signal_fd >= 0
                            ? take_seats(&supervisor)
                            : ek_fail(EK_SYSTEM, "ek_launch: cannot watch signals: %s", strerror(errno));
+    pthread_mutex_init(&supervisor.mutex, NULL);
+    pthread_cond_init(&supervisor.end_of_beats, NULL);
+    if (status == EK_OK)
+        status = start_beater(&supervisor);
+    pthread_mutex_lock(&supervisor.mutex);
     if (status == EK_OK) {
         supervise(&supervisor);
         status = supervisor.end.status == EK_OK ? EK_OK : ek_fail(supervisor.end.status, "%s", supervisor.end.error);
     }
+    supervisor.beaten = true;
+    pthread_cond_signal(&supervisor.end_of_beats);
+    pthread_mutex_unlock(&supervisor.mutex);
+    if (supervisor.beats)
+        pthread_join(supervisor.beater, NULL);
+    pthread_cond_destroy(&supervisor.end_of_beats);
+    pthread_mutex_destroy(&supervisor.mutex);
     leave_seats(&supervisor);
     if (supervisor.signal_fd >= 0)
         close(supervisor.signal_fd);

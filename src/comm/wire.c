@@ -52,7 +52,7 @@ static void append(struct wire_buffer *buffer, const void *data, size_t bytes)
 void wire_send(struct wire *wire, uint32_t type, const void *data, size_t bytes)
 {
     struct wire_header header = {type, (uint32_t)bytes};
-    if (wire->broken)
+    if (wire->broken || wire->mute)
         return;
     if (!make_room(&wire->out, sizeof header + bytes)) {
         wire->broken = true;
@@ -66,20 +66,20 @@ void wire_send(struct wire *wire, uint32_t type, const void *data, size_t bytes)
 void wire_flush(struct wire *wire)
 {
     struct wire_buffer *out = &wire->out;
-    while (!wire->broken && out->first < out->last) {
+    while (wire_is_sending(wire)) {
         ssize_t sent = send(wire->fd, out->data + out->first, out->last - out->first, MSG_NOSIGNAL);
         if (sent > 0)
             out->first += (size_t)sent;
         else if (errno == EAGAIN)
             return;
         else if (errno != EINTR)
-            wire->broken = true;
+            wire->mute = true;
     }
 }
 
 bool wire_is_sending(const struct wire *wire)
 {
-    return !wire->broken && wire->out.first < wire->out.last;
+    return !wire->broken && !wire->mute && wire->out.first < wire->out.last;
 }
 
 bool wire_receive(struct wire *wire)

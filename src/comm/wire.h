@@ -25,13 +25,14 @@ struct wire {
     int fd;                     /* -1: none */
     struct wire_buffer in, out; /* zero at first */
     bool broken;                /* the other side has closed, or no memory was left */
+    bool mute;                  /* the other side takes nothing more; what it has sent can still be had */
 };
 
 /* fd must not block; it belongs to the wire. */
 void wire_open(struct wire *wire, int fd);
 void wire_close(struct wire *wire);
 
-/* Queues a message and sends what can be sent. A broken wire takes everything in silence: receiving tells. */
+/* Queues a message and sends what can be sent. A broken or mute wire takes everything in silence: receiving tells. */
 void wire_send(struct wire *wire, uint32_t type, const void *data, size_t bytes);
 void wire_flush(struct wire *wire);
 /* Whether something is still to be sent: poll for POLLOUT too. */

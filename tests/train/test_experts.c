@@ -117,14 +117,15 @@ static void test_returns_and_spares(void **state)
 {
     (void)state;
     for (int mode = 0; mode < 2; mode++) {
-        check((training_spec){.base = "experts",
-                              .set = {"parallel.dp=3"},
-                              .faults = {{.step = 5, .replica = 1, .slot = 2, .phase = EK_PHASE_BACKWARD},
-                                         {.step = 9, .replica = 2, .slot = 0, .phase = EK_PHASE_SYNC}},
-                              .fault_count = 2,
-                              .rejoins = {{.step = 12, .replica = 1, .slot = 2}},
-                              .link_latency_seconds = 5e-4},
-              mode, 2, "4 4 3");
+        if (!training_by_mpirun())
+            check((training_spec){.base = "experts",
+                                  .set = {"parallel.dp=3"},
+                                  .faults = {{.step = 5, .replica = 1, .slot = 2, .phase = EK_PHASE_BACKWARD},
+                                             {.step = 9, .replica = 2, .slot = 0, .phase = EK_PHASE_SYNC}},
+                                  .fault_count = 2,
+                                  .rejoins = {{.step = 12, .replica = 1, .slot = 2}},
+                                  .link_latency_seconds = 5e-4},
+                  mode, 2, "4 4 3");
         check((training_spec){.base = "experts",
                               .set = {"recovery.spares=1"},
                               .faults = {{.step = 5, .replica = 1, .slot = 2, .phase = EK_PHASE_BACKWARD},
@@ -265,6 +266,8 @@ static void test_policies(void **state)
 static void test_corrupt_expert(void **state)
 {
     (void)state;
+    if (training_by_mpirun())
+        skip(); /* no matter of the engine */
     training_result result;
     training_spec training = {.base = "experts", .set = {"parallel.mode=ep"}, .flips = {{10, 1, 2}}};
     run_training(&training, &result);
@@ -289,6 +292,8 @@ static void refuse(training_spec training, const char *text)
 static void test_files_that_cannot_be_followed(void **state)
 {
     (void)state;
+    if (training_by_mpirun())
+        skip(); /* no matter of the engine */
     training_spec training = {.base = "experts", .routes = EK_ROUTES_REPLAY, .routes_path = "/nowhere/routes"};
     refuse(training, "--routes: /nowhere/routes: cannot be opened: No such file or directory");
     training.routes_path = "/proc/self/cmdline";
@@ -313,6 +318,8 @@ static void test_files_that_cannot_be_followed(void **state)
 static void test_damaged_routes(void **state)
 {
     (void)state;
+    if (training_by_mpirun())
+        skip(); /* no matter of the engine */
     char path[80], block[4096];
     snprintf(path, sizeof path, "%s-damaged", routes);
     static const uint32_t damage[] = {0, 13, UINT32_MAX};

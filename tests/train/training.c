@@ -12,6 +12,9 @@
 
 #include "entries.h"
 #include "testing.h"
+#ifdef EK_MPI
+#include "mpirun.h"
+#endif
 
 static const char tiny[] =
     "model: {layers: 4, hidden: 256, heads: 8, kv_heads: 4, ffn: 704, vocab: 256, sequence: 128}\n"
@@ -81,6 +84,7 @@ static void read_event(json_t *line, const char *event, training_result *result)
         result->failures++;
     } else if (strcmp(event, "recovered") == 0) {
         result->recoveries++;
+        result->recovery_seconds += json_real_value(json_object_get(line, "seconds"));
         result->redone_steps += whole(line, "redone_steps");
     } else if (strcmp(event, "rejoined") == 0) {
         result->rejoined++;
@@ -96,10 +100,14 @@ static void read_event(json_t *line, const char *event, training_result *result)
         result->straggler_step = whole(line, "step");
         result->straggler_replica = whole(line, "replica");
         result->straggler_slot = whole(line, "slot");
+    } else if (strcmp(event, "end") == 0) {
+        snprintf(result->end, sizeof result->end, "%s", json_string_value(json_object_get(line, "status")));
+        if (json_object_get(line, "reason"))
+            snprintf(result->error, sizeof result->error, "%s", json_string_value(json_object_get(line, "reason")));
     }
 }
 
-static void read_metrics(const char *path, training_result *result)
+void read_training(const char *path, training_result *result)
 {
     FILE *file = fopen(path, "r");
     assert_non_null(file);
@@ -122,55 +130,132 @@ static char *temporary_path(const char *name)
     return path;
 }
 
-void run_training(const training_spec *training, training_result *result)
+void write_training_config(const char *base, const char *path)
 {
-    *result = (training_result){0};
-    size_t shm_entries = entries_of("/dev/shm");
-    char *config_path = temporary_path("config.yaml"), *metrics_path = temporary_path("metrics.jsonl");
-    FILE *file = fopen(config_path, "w");
+    FILE *file = fopen(path, "w");
     assert_non_null(file);
-    fprintf(file, "%s%s",
-            strcmp(training->base, "tiny") == 0      ? tiny
-            : strcmp(training->base, "experts") == 0 ? experts
-                                                     : small,
-            common);
+    fprintf(file, "%s%s", strcmp(base, "tiny") == 0 ? tiny : strcmp(base, "experts") == 0 ? experts : small, common);
     assert_int_equal(fclose(file), 0);
+}
 
-    size_t overrides = 0, rejoins = 0, flips = 0, slows = 0;
+/* How many entries of the lists come before the empty one. */
+static void count_entries(const training_spec *training, ek_train_options *options)
+{
+    while (options->rejoin_count < TRAINING_LIST_MOST && training->rejoins[options->rejoin_count].step)
+        options->rejoin_count++;
+    while (options->flip_count < TRAINING_LIST_MOST && training->flips[options->flip_count].step)
+        options->flip_count++;
+    while (options->slow_count < TRAINING_LIST_MOST && training->slows[options->slow_count].step)
+        options->slow_count++;
+}
+
+bool training_by_mpirun(void)
+{
+    return getenv("EK_TEST_MPIRUN") != NULL;
+}
+
+static uint32_t present_ranks(const ek_config *config)
+{
+    uint32_t present = config->recovery.spares;
+    for (uint32_t replica = 0; replica < config->parallel.dp; replica++)
+        present += config->parallel.degrees ? config->parallel.degrees[replica] : config->parallel.tp;
+    return present;
+}
+
+#ifdef EK_MPI
+static void enter_mpirun_once(void)
+{
+    static bool entered;
+    if (entered)
+        return;
+    require_mpirun(true);
+    atexit(leave_mpirun);
+    entered = true;
+}
+
+/* The same through the command. Success is judged by the record that ends the metrics. */
+static void train_by_mpirun(const char *config_path, const training_spec *training, const ek_train_options *options,
+                            training_result *result)
+{
+    static const char *const uses[] = {
+        [EK_ROUTES_RECORD] = "record", [EK_ROUTES_REPLAY] = "replay", [EK_ROUTES_COMPARE] = "compare"};
+    const char *words[MPIRUN_WORDS_MOST] = {COMMAND,     "train",     "--config",
+                                            config_path, "--metrics", options->metrics_path,
+                                            "--quiet",   "--set",     "engine.name=mpi"};
+    char texts[TRAINING_LIST_MOST + 1][128];
+    size_t count = 9, text = 0;
+    assert_true(options->rejoin_count + options->flip_count + options->slow_count == 0);
+    enter_mpirun_once();
+    for (size_t i = 0; i < TRAINING_LIST_MOST && training->set[i]; i++) {
+        words[count++] = "--set";
+        words[count++] = training->set[i];
+    }
+    for (size_t i = 0; i < training->fault_count; i++) {
+        const ek_fault_point *fault = &training->faults[i];
+        snprintf(texts[text], sizeof *texts, "%d:%u.%u@%s", (int)fault->step, fault->replica, fault->slot,
+                 ek_phase_name(fault->phase));
+        words[count++] = fault->hang ? "--hang" : "--kill";
+        words[count++] = texts[text++];
+    }
+    if (training->routes != EK_ROUTES_FREE) {
+        snprintf(texts[text], sizeof *texts, "%s:%s", uses[training->routes], training->routes_path);
+        words[count++] = "--routes";
+        words[count++] = texts[text];
+    }
+    finish_mpirun(start_mpirun(true, present_ranks(options->config), words), 60);
+    read_training(options->metrics_path, result);
+    result->status = strcmp(result->end, "done") == 0 ? EK_OK : EK_SYSTEM;
+}
+#endif
+
+/* Trains in this process and its children, or where a job of several ranks is to be started by mpirun, there. */
+static void train(const char *config_path, const training_spec *training, ek_train_options *options,
+                  training_result *result)
+{
+    ek_config *config;
+    size_t overrides = 0;
     while (overrides < TRAINING_LIST_MOST && training->set[overrides])
         overrides++;
-    while (rejoins < TRAINING_LIST_MOST && training->rejoins[rejoins].step)
-        rejoins++;
-    while (flips < TRAINING_LIST_MOST && training->flips[flips].step)
-        flips++;
-    while (slows < TRAINING_LIST_MOST && training->slows[slows].step)
-        slows++;
-    ek_config *config;
     assert_ok(ek_config_read(&config, config_path, training->set, overrides));
     config->engine.link_latency_seconds = training->link_latency_seconds;
 #ifdef EK_SANITIZE_THREAD
     config->engine.threads = true; /* ThreadSanitizer sees the threads of one process */
 #endif
-    result->status = ek_train(&(ek_train_options){.config = config,
-                                                  .faults = training->faults,
-                                                  .fault_count = training->fault_count,
-                                                  .rejoins = training->rejoins,
-                                                  .rejoin_count = rejoins,
-                                                  .flips = training->flips,
-                                                  .flip_count = flips,
-                                                  .slows = training->slows,
-                                                  .slow_count = slows,
-                                                  .routes = training->routes,
-                                                  .routes_path = training->routes_path,
-                                                  .metrics_path = metrics_path,
-                                                  .quiet = true});
+    options->config = config;
+#ifdef EK_MPI
+    if (training_by_mpirun() && present_ranks(config) > 1) {
+        train_by_mpirun(config_path, training, options, result);
+        ek_config_destroy(config);
+        return;
+    }
+#endif
+    result->status = ek_train(options);
     snprintf(result->error, sizeof result->error, "%s", ek_error());
     ek_config_destroy(config);
+    if (result->status != EK_INVALID)
+        read_training(options->metrics_path, result);
+}
+
+void run_training(const training_spec *training, training_result *result)
+{
+    *result = (training_result){0};
+    size_t shm_entries = entries_of("/dev/shm");
+    char *config_path = temporary_path("config.yaml"), *metrics_path = temporary_path("metrics.jsonl");
+    write_training_config(training->base, config_path);
+    ek_train_options options = {.faults = training->faults,
+                                .fault_count = training->fault_count,
+                                .rejoins = training->rejoins,
+                                .flips = training->flips,
+                                .slows = training->slows,
+                                .routes = training->routes,
+                                .routes_path = training->routes_path,
+                                .metrics_path = metrics_path,
+                                .quiet = true};
+    count_entries(training, &options);
+    train(config_path, training, &options, result);
     assert_int_equal(entries_of("/dev/shm"), shm_entries);
     assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* no child is left, not even a dead one */
     assert_int_equal(errno, ECHILD);
-    if (result->status != EK_INVALID)
-        read_metrics(metrics_path, result);
     unlink(config_path);
     unlink(metrics_path);
     free(config_path);

@@ -39,6 +39,8 @@ typedef struct training_result {
     uint64_t route_flips[TRAINING_STEPS_MOST + 1];
     training_replica replicas[TRAINING_STEPS_MOST + 1][TRAINING_REPLICAS_MOST];
     size_t failures, recoveries, redone_steps, rejoined, healed, stragglers;
+    double recovery_seconds;              /* of all together */
+    char end[16];                         /* what the last record says: "done", "failed"; "" if there is none */
     uint64_t healed_step, straggler_step; /* of the last one */
     uint32_t straggler_replica, straggler_slot;
     char degrees[128]; /* of the last step: "4 3" */
@@ -49,6 +51,14 @@ typedef struct training_result {
  * unless it overrides health.compare_every.
  */
 void run_training(const training_spec *training, training_result *result);
+
+/* Its parts: writes the configuration `base`; reads metrics, but for the status. */
+void write_training_config(const char *base, const char *path);
+void read_training(const char *path, training_result *result);
+
+/* Whether runs of more than one rank are started by mpirun (EK_TEST_MPIRUN is set), with ULFM: then a run that fails
+ * has the status EK_SYSTEM, whatever the reason, and ranks cannot come back. */
+bool training_by_mpirun(void);
 
 /* Fails unless both ran to their end with the same number of steps, and all losses agree to `tolerance`, relative. */
 void assert_same_curve(const training_result *expected, const training_result *actual, double tolerance);

@@ -1,0 +1,210 @@
+/* The program of test_comm.c: ranks ENGINE RANKS CHECK [SEED], started by mpirun where ENGINE is mpi. Exit status 0:
+ * all is right; 1: one line says what is not. */
+#include "comm/checks.h"
+#include "mpi/program.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <unistd.h>
+
+/* What process 0 hears, and what ranks are told. */
+struct job {
+    uint64_t seed; /* first: run_program takes it */
+    ek_launcher *launcher;
+    uint64_t hashes[64];
+    uint32_t reports;
+    ek_loss lost;
+};
+
+static ek_status keep_launcher(void *user, ek_launcher *launcher)
+{
+    ((struct job *)user)->launcher = launcher;
+    return EK_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------ checks */
+
+static ek_status check_operations(ek_engine *engine, void *user)
+{
+    static ek_status (*const checks[])(ek_engine *, void *) = {try_everything,    try_large,     run_both_lanes,
+                                                               stage_much,        remake_groups, alternate_groups,
+                                                               exchange_randomly, race_votes};
+    for (size_t i = 0; i < sizeof checks / sizeof *checks; i++)
+        EK_TRY(checks[i](engine, user));
+    ek_agreement agreement;
+    ek_group *group;
+    float one = 1;
+    EK_TRY(make_world(&group, engine, EK_LANE_COMPUTE, 0));
+    for (int i = 0; i < 4; i++) {
+        ek_agreement_kind kind = i % 2 ? EK_AGREE_END : EK_AGREE_BEGIN;
+        EK_TRY(ek_agree(engine, kind, i != 2 || ek_engine_rank(engine) != 1, &agreement));
+        CHECK(agreement.ok == (i != 2) && agreement.committed_step == 3000 && count_absent(engine, &agreement) == 0);
+        CHECK_STATUS(ek_barrier(group, NULL), EK_INVALID); /* of the last epoch */
+        ek_group_destroy(group);
+        EK_TRY(make_world(&group, engine, EK_LANE_COMPUTE, 0));
+        one = 1;
+        EK_TRY(ek_all_reduce(group, &one, 1, EK_SUM, NULL));
+        CHECK(one == (float)ek_engine_ranks(engine));
+    }
+    ek_group_destroy(group);
+    return EK_OK;
+}
+
+/* Ranks that send more or less than is expected: somebody says so, and the job ends with that. */
+static ek_status check_sizes(ek_engine *engine, void *user)
+{
+    ek_group *group;
+    void *memory;
+    ek_agreement agreement;
+    size_t count = ((const struct job *)user)->seed + (ek_engine_rank(engine) == 1);
+    EK_TRY(make_world(&group, engine, EK_LANE_COMPUTE, 0));
+    EK_TRY(ek_engine_alloc(engine, count * sizeof(float), &memory));
+    ek_status status = ek_all_reduce(group, memory, count, EK_SUM, NULL);
+    CHECK(status == EK_INVALID || status == EK_PEER_LOST);
+    if (status == EK_INVALID)
+        return status;
+    return ek_agree(engine, EK_AGREE_BEGIN, true, &agreement); /* where the end of the job finds it */
+}
+
+static ek_status ask_by_signal(void *user, int signal)
+{
+    ek_launcher_ask(((struct job *)user)->launcher, (uint64_t)signal);
+    return EK_OK;
+}
+
+/* Until the ranks have been told of SIGUSR1, then of SIGTERM. */
+static ek_status check_signals(ek_engine *engine, void *user)
+{
+    (void)user;
+    uint32_t ranks = ek_engine_ranks(engine);
+    CHECK(ek_engine_asked(engine) == 0);
+    for (uint64_t step = 1, seen = 0; seen < 2; step++) {
+        double asked = ek_engine_asked(engine) == (seen ? SIGTERM : SIGUSR1), all;
+        EK_TRY(ek_vote(engine, step, &asked, &all, 1));
+        if (all == ranks && seen++ == 0 && ek_engine_rank(engine) == 0)
+            EK_TRY(ek_report(engine, NULL, 0));
+        usleep(2000);
+    }
+    return EK_OK;
+}
+
+/* The test waits for this line before it sends the next signal. */
+static ek_status print_report(void *user, uint32_t rank, const void *record, size_t bytes)
+{
+    (void)user;
+    (void)record;
+    printf("rank %u reports %zu bytes\n", rank, bytes);
+    fflush(stdout);
+    return EK_OK;
+}
+
+/* Rank 1 is killed by the launching side when rank 2 has reported; with ULFM the others go on. */
+static ek_status check_kill(ek_engine *engine, void *user)
+{
+    (void)user;
+    ek_agreement agreement;
+    ek_group *group;
+    float one = 1;
+    double none;
+    EK_TRY(make_world(&group, engine, EK_LANE_COMPUTE, 0));
+    EK_TRY(ek_vote(engine, 1, NULL, &none, 0));
+    if (ek_engine_rank(engine) == 2)
+        EK_TRY(ek_report(engine, "now", 3));
+    ek_beat(engine, 77);
+    if (ek_engine_rank(engine) == 1)
+        for (;;) {
+            usleep(1000);
+            ek_beat(engine, 77);
+        }
+    CHECK_STATUS(ek_all_reduce(group, &one, 1, EK_SUM, NULL), EK_PEER_LOST);
+    CHECK_STATUS(ek_vote(engine, 2, NULL, &none, 0), EK_PEER_LOST);
+    for (int kind = EK_AGREE_BEGIN; kind <= EK_AGREE_END; kind++) {
+        EK_TRY(ek_agree(engine, (ek_agreement_kind)kind, true, &agreement));
+        CHECK(agreement.ok == (kind == EK_AGREE_END) && !agreement.live[1] && count_absent(engine, &agreement) == 1);
+    }
+    ek_group_destroy(group);
+    CHECK_STATUS(ek_group_create(&group, engine, EK_LANE_COMPUTE, 0, (uint32_t[]){0, 1, 2, 3}, 4), EK_INVALID);
+    EK_TRY(make_survivors(&group, engine, EK_LANE_COMPUTE, 0, &agreement));
+    one = 1;
+    EK_TRY(ek_all_reduce(group, &one, 1, EK_SUM, NULL));
+    CHECK(one == (float)(ek_engine_ranks(engine) - 1));
+    ek_group_destroy(group);
+    return EK_OK;
+}
+
+static ek_status kill_rank_1(void *user, uint32_t rank, const void *record, size_t bytes)
+{
+    struct job *job = user;
+    if (rank != 2 || bytes != 3 || memcmp(record, "now", 3) != 0)
+        return ek_fail(EK_CORRUPT, "a report of rank %u, %zu bytes", rank, bytes);
+    return ek_launcher_kill(job->launcher, 1);
+}
+
+static ek_status keep_loss(void *user, const ek_loss *loss)
+{
+    ((struct job *)user)->lost = *loss;
+    return EK_OK;
+}
+
+static ek_status keep_hash(void *user, uint32_t rank, const void *record, size_t bytes)
+{
+    struct job *job = user;
+    if (bytes != sizeof *job->hashes)
+        return ek_fail(EK_CORRUPT, "a report of %zu bytes", bytes);
+    memcpy(&job->hashes[rank], record, bytes);
+    job->reports++;
+    return EK_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------- whole */
+
+static ek_status launch(const char *engine, uint32_t ranks, const char *check, struct job *job)
+{
+    ek_launch_options options = job_options(ranks, false, check_operations, job);
+    options.engine = engine;
+    options.timeout_seconds = 20;
+    options.heap_bytes = (size_t)1 << 30;
+    options.on_start = keep_launcher;
+    options.on_lost = keep_loss;
+    if (strcmp(check, "sizes") == 0)
+        options.main = check_sizes;
+    if (strcmp(check, "threads") == 0)
+        options.threads = true;
+    if (strcmp(check, "signals") == 0) {
+        options.main = check_signals;
+        options.on_signal = ask_by_signal;
+        options.on_report = print_report;
+    }
+    if (strcmp(check, "kill") == 0) {
+        options.main = check_kill;
+        options.on_report = kill_rank_1;
+    }
+    if (strcmp(check, "program") == 0) {
+        options.main = run_program;
+        options.on_report = keep_hash;
+    }
+    return ek_launch(&options);
+}
+
+int main(int argc, char **argv)
+{
+    struct job job = {.lost = {.rank = EK_NONE}};
+    if (argc < 4)
+        return 2;
+    if (argc > 4)
+        job.seed = strtoull(argv[4], NULL, 10);
+    ek_place place;
+    ek_status status = ek_launch_place(argv[1], &place);
+    if (status == EK_OK)
+        status = launch(argv[1], (uint32_t)strtoul(argv[2], NULL, 10), argv[3], &job);
+    if (place.process == 0 && status != EK_OK)
+        fprintf(stderr, "ranks: %s: %s\n", ek_status_text(status), ek_error());
+    if (place.process == 0 && job.lost.rank != EK_NONE)
+        printf("lost: rank %u, cause %d, code %d, note %d\n", job.lost.rank, (int)job.lost.cause, job.lost.code,
+               (int)job.lost.note);
+    for (uint32_t rank = 0; rank < 64 && job.reports; rank++)
+        if (job.hashes[rank])
+            printf("rank %u: %016" PRIx64 "\n", rank, job.hashes[rank]);
+    return status == EK_OK ? 0 : 1;
+}
