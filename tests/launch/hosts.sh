@@ -7,6 +7,7 @@
 #     cut_off HOST, mend HOST  takes its network away, gives it back
 #     kill_host HOST       kills every process on it, and the host
 #     processes_on HOST    names what runs there
+#     remove_hosts         ends them all
 # shellcheck shell=bash
 
 declare -A host_pid # its first process
@@ -104,11 +105,25 @@ on() {
 }
 
 cut_off() { inside "$switch_pid" ip link set dev "$1" down; }
-mend() { inside "$switch_pid" ip link set dev "$1" up; }
+# The others reach it again somewhat later.
+mend() {
+  local other
+  inside "$switch_pid" ip link set dev "$1" up
+  for other in "${!host_pid[@]}"; do
+    until on "$other" "$scratch/agent" "$1" true 2>/dev/null && on "$1" "$scratch/agent" "$other" true 2>/dev/null; do
+      sleep 0.1
+    done
+  done
+}
 kill_host() { kill -KILL "${host_pid[$1]}"; }
 
 # All but the first process, and what looks.
 processes_on() {
   [[ -e /proc/${host_pid[$1]} ]] || return 0
   inside "${host_pid[$1]}" ps -e -o pid=,comm= | grep -v -E '^ *1 |ps$' || true
+}
+
+remove_hosts() {
+  [[ $switch_pid ]] || return 0
+  kill -KILL "$switch_pid" "${host_pid[@]}" 2>/dev/null || true
 }
