@@ -64,7 +64,11 @@ static _Noreturn void become_mpirun(char *const *words, const char *agent, pid_t
         _exit(1);
     int null = open("/dev/null", O_RDONLY);
     dup2(null, STDIN_FILENO);
-    if (agent) { /* each version of Open MPI looks at its own */
+    /* Each version of Open MPI looks at its own. A rank has two threads that work, and hosts may have fewer cores than
+     * slots. */
+    setenv("OMPI_MCA_hwloc_base_binding_policy", "none", 0);
+    setenv("PRTE_MCA_hwloc_default_binding_policy", "none", 0);
+    if (agent) {
         setenv("OMPI_MCA_plm", "rsh", 1);
         setenv("OMPI_MCA_plm_rsh_agent", agent, 1);
         setenv("PRTE_MCA_plm", "ssh", 1);

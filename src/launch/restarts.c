@@ -327,9 +327,9 @@ ek_status ek_restarts_run(const ek_restarts_options *options)
     state.used = calloc(options->hosts->count, sizeof *state.used);
     ek_status status = state.slots && state.used ? EK_OK : ek_fail(EK_NO_MEMORY, "out of memory for the hosts");
     if (status == EK_OK)
-        status = ek_mpirun_version(&state.mpirun_major);
-    if (status == EK_OK)
         status = ek_mpirun_prepare();
+    if (status == EK_OK)
+        status = ek_mpirun_version(&state.mpirun_major);
     if (status == EK_OK)
         status = run_again_and_again(&state);
     free(state.slots);

@@ -5,10 +5,13 @@
 #     cluster.sh COMMAND TEXT
 # Exit status 77: skipped, because hosts cannot be made here.
 set -euo pipefail
-command=$1 text=$2
+command=$1 text=$2 steps=200
 folder=$(cd "$(dirname "$0")" && pwd)
 # shellcheck source=tests/launch/jobs.sh
 . "$folder/jobs.sh"
+# shellcheck source=tests/launch/hosts.sh
+. "$folder/hosts.sh"
+can_make_hosts
 
 # run_on HOST: starts the job on hosts a and b by `evenkeel launch` on HOST.
 run_on() {
@@ -19,7 +22,6 @@ run_on() {
   launch=$!
   await 30 "step 50 has not come" has_step 50
 }
-is_over() { ! kill -0 "$launch" 2>/dev/null; }
 
 # finish WHAT TEXT: the job ends well.
 finish() {

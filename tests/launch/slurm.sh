@@ -5,10 +5,13 @@
 #     slurm.sh COMMAND TEXT SCRIPT
 # Exit status 77: skipped, because Slurm is not installed or hosts cannot be made.
 set -euo pipefail
-command=$1 text=$2 script=$3
+command=$1 text=$2 script=$3 steps=200
 folder=$(cd "$(dirname "$0")" && pwd)
 # shellcheck source=tests/launch/jobs.sh
 . "$folder/jobs.sh"
+# shellcheck source=tests/launch/hosts.sh
+. "$folder/hosts.sh"
+can_make_hosts
 # shellcheck source=tests/slurm.sh
 . "$folder/../slurm.sh"
 can_start_slurm
