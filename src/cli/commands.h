@@ -3,6 +3,7 @@
 #define EK_CLI_COMMANDS_H
 
 int ek_command_train(int argc, char **argv);
+int ek_command_launch(int argc, char **argv);
 int ek_command_plan(int argc, char **argv);
 int ek_command_sim(int argc, char **argv);
 int ek_command_bench(int argc, char **argv);

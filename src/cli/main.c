@@ -15,6 +15,7 @@ static const struct {
     int (*run)(int argc, char **argv);
 } commands[] = {
     {"train", "Train a model, through the loss of devices", ek_command_train},
+    {"launch", "Train on many hosts, again on those that are left when some fail", ek_command_launch},
     {"plan", "Plan a job on a cluster where devices have failed", ek_command_plan},
     {"sim", "Simulate a job on a cluster whose devices fail", ek_command_sim},
     {"bench", "Measure this machine: speed, recovery, overhead on the healthy", ek_command_bench},

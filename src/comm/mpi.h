@@ -25,6 +25,7 @@
  * already given up is never committed: the peer is on its way to an agreement and does not vote.
  *
  * A host that is cut off is noticed by silence on both sides; MPI's run-time does not outlive that, so the job ends.
+ * Nor does it end by itself, before TCP has given the connection up, some 15 minutes later: the guards end it.
  *
  * Files: mpi_launch.c forks; mpi_guard.c; mpi_supervisor.c; mpi_rank.c a rank's life, vote, agreement; mpi_lane.c
  * messages; mpi_collectives.c; mpi_ulfm.c the calls that not every MPI has; wire.c; heap.c and queue.c as in "shm". */
@@ -129,6 +130,7 @@ struct mpi_lost {
 
 struct mpi_end {
     ek_status status;
+    bool cut_off; /* a host is silent: guards end MPI's run-time, which would wait for it */
     char error[EK_ERROR_BYTES];
 };
 

@@ -163,6 +163,7 @@ static void obey(struct guard *guard, const struct wire_message *message)
     case WIRE_OVER:
         memcpy(&end, message->data, sizeof end);
         end_job(guard, end.status, end.error);
+        guard->end.cut_off = end.cut_off;
         break;
     default: /* a beat */
         break;
@@ -198,6 +199,12 @@ static uint64_t most_idle(const struct guard *guard)
     return guard->job->tick_ns ? JOB_TICKS_PER_TIMEOUT : UINT64_MAX;
 }
 
+static void cut_off(struct guard *guard)
+{
+    end_job(guard, EK_PEER_LOST, "the host of the leading process is silent: this one is cut off, or that one is");
+    guard->end.cut_off = true;
+}
+
 /* Time is counted in ticks seen by this loop, at most one per round: when all processes were stopped together and go
  * on, hardly any time has passed. */
 static void count_tick(struct guard *guard)
@@ -214,7 +221,7 @@ static void count_tick(struct guard *guard)
         end_rank(guard);
     }
     if (guard->supervisor.fd >= 0 && guard->job->tick_ns && ++guard->silent > mpi_silent_ticks(guard->job))
-        end_job(guard, EK_PEER_LOST, "the host of the leading process is silent: this one is cut off, or that one is");
+        cut_off(guard);
 }
 
 /* ------------------------------------------------------------------------------------------------- whole */
@@ -295,12 +302,31 @@ static _Noreturn void end_alike(const siginfo_t *info)
     _exit(info->si_code == CLD_EXITED && info->si_status ? info->si_status : 1);
 }
 
-/* The leading process goes on a while: its exit status is this one's. */
-static _Noreturn void end_with_supervisor(const struct mpi_job *job)
+/* Ends what started this process: the daemon of MPI's run-time on this host, or mpirun itself, which it waits for. */
+static void end_run_time(const char *const *names)
+{
+    char path[32], name[16] = "";
+    pid_t parent = getppid();
+    snprintf(path, sizeof path, "/proc/%ld/comm", (long)parent);
+    FILE *file = fopen(path, "r");
+    if (file && fscanf(file, "%15s", name) == 1)
+        for (; *names; names++)
+            if (strcmp(name, *names) == 0)
+                kill(parent, SIGKILL); /* it puts off SIGTERM until it has heard from the others */
+    if (file)
+        fclose(file);
+}
+static const char *const mpi_daemons[] = {"orted", "prted", NULL};
+static const char *const mpi_commands[] = {"mpirun", "orterun", "prterun", NULL};
+
+/* The leading process goes on a while: its exit status is this one's. mpirun passes on what it says, until then. */
+static _Noreturn void end_with_supervisor(const struct guard *guard)
 {
     int status = 0;
-    while (waitpid(job->supervisor, &status, 0) < 0 && errno == EINTR)
+    while (waitpid(guard->job->supervisor, &status, 0) < 0 && errno == EINTR)
         ;
+    if (guard->end.cut_off)
+        end_run_time(mpi_commands);
     _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
 }
 
@@ -343,8 +369,10 @@ ek_status mpi_guard_run(struct mpi_job *job, pid_t rank)
     wire_close(&guard.rank);
     close(guard.pidfd);
     close(guard.signal_fd);
+    if (guard.end.cut_off)
+        end_run_time(mpi_daemons);
     if (job->supervisor > 0)
-        end_with_supervisor(job);
+        end_with_supervisor(&guard);
     pthread_sigmask(SIG_SETMASK, &guard.old_mask, NULL);
     return guard.end.status == EK_OK ? EK_OK : ek_fail(guard.end.status, "%s", guard.end.error);
 }

@@ -426,11 +426,13 @@ static void listen_to_visitors(struct supervisor *supervisor)
 /* A host is silent as a whole: it is cut off, and what it does is out of reach. */
 static void end_silent(struct supervisor *supervisor, uint32_t rank)
 {
-    const struct seat *seat = &supervisor->seats[rank];
+    struct seat *seat = &supervisor->seats[rank];
     obey(supervisor,
          ek_fail(EK_PEER_LOST,
                  "host %s, with rank %u, is silent: it is down or cut off, which MPI's run-time does not outlive",
                  seat->host, rank));
+    supervisor->end.cut_off = true;
+    wire_close(&seat->wire); /* nobody waits for its goodbye */
 }
 
 static void count_tick(struct supervisor *supervisor)

@@ -540,7 +540,10 @@ ek_status ek_monitor_resume(ek_monitor *monitor)
         monitor->committed_seconds *= kept;
     }
     monitor->last_step = run->briefing.resumed_step;
-    snprintf(text, sizeof text, "goes on from the checkpoint of step %" PRIu64, run->briefing.resumed_step);
+    if (run->briefing.resumed_step)
+        snprintf(text, sizeof text, "goes on from the checkpoint of step %" PRIu64, run->briefing.resumed_step);
+    else
+        snprintf(text, sizeof text, "begins anew, there is no checkpoint");
     return ek_journal_tell(&monitor->journal, row_now(monitor, run->briefing.resumed_step + 1, text),
                            ek_journal_event(&monitor->journal, "resumed", run->briefing.resumed_step, EK_NONE));
 }
@@ -590,7 +593,8 @@ ek_status ek_monitor_create(ek_monitor **out, const ek_run *run, ek_limits *limi
     ek_display_job(&monitor->journal.display, run->config, monitor->membership);
     if (complaint[0])
         complain(monitor, complaint);
-    status = run->briefing.resumed_step ? ek_monitor_resume(monitor) : EK_OK;
+    if (run->briefing.resumed_step || monitor->journal.metrics.bytes > 0)
+        status = ek_monitor_resume(monitor);
     if (status != EK_OK) {
         ek_monitor_destroy(monitor);
         return status;

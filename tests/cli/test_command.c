@@ -22,11 +22,12 @@ static void test_version(void **state)
 }
 
 /* Every command and the number of its options, in the order of `evenkeel --help`. */
-#define COMMANDS "train, plan, sim, bench, report, power, version"
+#define COMMANDS "train, launch, plan, sim, bench, report, power, version"
 static const struct {
     const char *name;
     unsigned options;
-} commands[] = {{"train", 13}, {"plan", 8}, {"sim", 7}, {"bench", 2}, {"report", 3}, {"power", 4}, {"version", 1}};
+} commands[] = {{"train", 13}, {"launch", 6}, {"plan", 8},  {"sim", 7},
+                {"bench", 2},  {"report", 3}, {"power", 4}, {"version", 1}};
 
 /* Every option that `evenkeel COMMAND --help` lists is in docs/command-line.md, and the command itself. */
 static void assert_command_documented(const char *command, unsigned options)
@@ -76,7 +77,7 @@ static void test_help(void **state)
 #define POWER_FORM "show or restore is needed, as in evenkeel power show; see evenkeel power --help"
 
 static const struct {
-    const char *arguments[7];
+    const char *arguments[9];
     const char *error; /* behind "evenkeel: " */
 } refusals[] = {
     {{NULL}, "a command is needed; the commands are " COMMANDS "; see evenkeel --help"},
@@ -156,6 +157,23 @@ static const struct {
     {{"report", "-orun.html", TINY_CONFIG},
      TINY_CONFIG
      ":1: no JSON object ('[' or '{' expected near '#'); a file that evenkeel train --metrics wrote is needed"},
+    {{"launch"}, "-- train ARGUMENT... is needed, the job; see evenkeel launch --help"},
+    {{"launch", "--"}, "-- train ARGUMENT... is needed, the job; see evenkeel launch --help"},
+    {{"launch", "--", "plan"}, "-- train ARGUMENT... is needed, the job; see evenkeel launch --help"},
+    {{"launch", "train"}, "unexpected argument \"train\"; the job stands behind --"},
+    {{"launch", "--host=a:0", "--", "train"},
+     "--host a:0: HOST:SLOTS,… is needed, as in node1:8,node2:8; 1 to 65536 slots"},
+    {{"launch", "--hostfile=missing", "--", "train"},
+     "--hostfile missing: cannot be opened: No such file or directory"},
+    {{"launch", "--max-restarts=-1", "--", "train"}, "--max-restarts: found \"-1\"; 0 to 1000000 is allowed"},
+    {{"launch", "--", "train"}, "--config FILE is needed; see evenkeel train --help"},
+    {{"launch", "--", "train", "--fly"}, "unknown option \"--fly\"; see evenkeel train --help"},
+    {{"launch", "--", "train", CONFIG},
+     "checkpoint.dir is needed, the folder of checkpoints that a restart goes on from"},
+    {{"launch", "--", "train", CONFIG, "--set=checkpoint.dir=x", "--set=parallel.degrees=[4, 3]"},
+     "parallel.degrees: evenkeel launch sets them, by the slots of each host"},
+    {{"launch", "--host=localhost:2", "--", "train", CONFIG, "--set=checkpoint.dir=x", "--set=parallel.min_tp=3"},
+     "no host has 3 slots, what the smallest replica needs (parallel.min_tp)"},
     {{"plan"}, "--cluster FILE is needed; see evenkeel plan --help"},
     {{"plan", "--cluster=c.yaml"}, "--job FILE is needed; see evenkeel plan --help"},
     {{"plan", "--format=xml"}, "--format: found \"xml\"; table, json, megatron or slurm is needed"},

@@ -6,31 +6,12 @@
 # Exit status 77: skipped, because Slurm is not installed or this is not root, who may run as several nodes.
 set -euo pipefail
 command=$1
-for program in munged slurmctld slurmd sbatch srun sbcast scontrol; do
-  command -v "$program" >/dev/null || { echo "skipped: no $program"; exit 77; }
-done
-[[ $(id -u) == 0 ]] || { echo "skipped: not root"; exit 77; }
+# shellcheck source=tests/slurm.sh
+. "$(dirname "$0")/../slurm.sh"
+can_start_slurm
 
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/evenkeel-slurm-XXXXXX")
-export SLURM_CONF=$scratch/slurm.conf
-
-clean_up() {
-  local pids=() pid file
-  for file in "$scratch"/*.pid; do
-    [[ -s $file ]] && pids+=("$(<"$file")")
-  done
-  for pid in "${pids[@]}"; do
-    kill "$pid" 2>/dev/null || true
-  done
-  for pid in "${pids[@]}"; do
-    for _ in {1..200}; do
-      kill -0 "$pid" 2>/dev/null || break
-      sleep 0.05
-    done
-  done
-  rm -rf "$scratch"
-}
-trap clean_up EXIT
+trap 'stop_slurm; rm -rf "$scratch"' EXIT
 
 fail() {
   echo "$*" >&2
@@ -42,40 +23,13 @@ fail() {
 start_slurm() {
   local port=$((20000 + $$ % 20000)) node=0 host gpus
   host=$(hostname)
-  mkdir "$scratch"/{state,device}
+  mkdir "$scratch/device"
   for gpu in 0 1 2 3; do
     mknod "$scratch/device/gpu$gpu" c 1 3 || { echo "skipped: no device files"; exit 77; }
   done
-  (umask 077 && head -c 1024 /dev/urandom >"$scratch/munge.key")
-  munged --force --key-file="$scratch/munge.key" --socket="$scratch/munge.sock" --pid-file="$scratch/munged.pid" \
-    --log-file="$scratch/munged.log" --seed-file="$scratch/munge.seed"
-  cat >"$SLURM_CONF" <<END
-ClusterName=scratch
-SlurmctldHost=$host(127.0.0.1)
-SlurmctldPort=$port
-AuthType=auth/munge
-AuthInfo=socket=$scratch/munge.sock
-CredType=cred/munge
-SlurmUser=root
-SlurmdUser=root
-StateSaveLocation=$scratch/state
-SlurmdSpoolDir=$scratch/spool-%n
-SlurmctldPidFile=$scratch/slurmctld.pid
-SlurmdPidFile=$scratch/slurmd-%n.pid
-SlurmctldLogFile=$scratch/slurmctld.log
-SlurmdLogFile=$scratch/slurmd-%n.log
-SlurmdParameters=config_overrides
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-SwitchType=switch/none
-MpiDefault=none
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
-JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
-SchedulerParameters=batch_sched_delay=0,sched_interval=1
-GresTypes=gpu
-END
+  start_munge
+  write_slurm_conf "$host" 127.0.0.1 "$port"
+  echo "GresTypes=gpu" >>"$SLURM_CONF"
   for gpus in 4 3 4; do
     node=$((node + 1))
     mkdir "$scratch/spool-node$node"
@@ -87,11 +41,7 @@ END
   for node in 1 2 3; do
     slurmd -N "node$node" || fail "slurmd does not start"
   done
-  for _ in {1..200}; do
-    [[ $(sinfo --noheader --format='%D %T') == "3 idle" ]] && return
-    sleep 0.1
-  done
-  fail "the nodes do not come up: $(sinfo)"
+  await_nodes 3
 }
 
 # Three replicas of TP4: rack2 lacks a GPU, one of rack3 has failed, so that two of them run at TP3.
@@ -122,20 +72,6 @@ batch: {global: 24}
 END
   (cd "$scratch" && "$command" plan --cluster cluster.yaml --job job.yaml --format slurm) >"$scratch/job.sh"
   grep -qx '#SBATCH --nodelist=node\[1-3\]' "$scratch/job.sh" || fail "other nodes than node[1-3] are asked for"
-}
-
-# submit SCRIPT COMMAND...: runs the job to its end; what it prints is in $scratch/output. Fails as the job does.
-submit() {
-  local job state
-  job=$(sbatch --parsable --output="$scratch/output" "$@")
-  for _ in {1..300}; do
-    state=$(scontrol --oneliner show job "$job" | sed 's/.* JobState=\([A-Z_]*\) .*/\1/')
-    case $state in
-      PENDING | CONFIGURING | RUNNING | COMPLETING) sleep 0.1 ;;
-      *) break ;;
-    esac
-  done
-  [[ $state == COMPLETED ]] || { [[ $state == FAILED ]] || fail "job $job is $state"; return 1; }
 }
 
 # Each rank says where it is, runs there, sees its GPU alone, and Slurm has given the step all GPUs of its node.
