@@ -119,12 +119,13 @@ static void test_experts(void **state)
                                            {"goodput", "goodput", "nep-pw-restart "},
                                            {"spares", "spares", "nep "}};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        static const char folder[] = FOLDER "/one";
         char kind[60], path[100];
         clear();
         snprintf(kind, sizeof kind, "study.kind=%s", kinds[i][0]);
-        outcome got = SIM("--scenario", small_scenario(), "--out", FOLDER "/one", "--set", kind, "--set",
-                          "parallel.mode=ep", "--set", "model.experts=13", "--set", "model.top_k=2", "--set",
-                          "study.spares_most=4", "--set", "study.samples=2000", "--set", "study.histories=20");
+        outcome got = SIM("--scenario", small_scenario(), "--out", folder, "--set", kind, "--set", "parallel.mode=ep",
+                          "--set", "model.experts=13", "--set", "model.top_k=2", "--set", "study.spares_most=4",
+                          "--set", "study.samples=2000", "--set", "study.histories=20");
         assert_string_equal(got.errors, "");
         assert_int_equal(got.status, 0);
         check_figure(kinds[i][2], got.output);
