@@ -97,7 +97,7 @@ typedef struct ek_perf_replica {
     const double *speeds;    /* [pp] of its devices, 1 at the default power limit; NULL: all 1 */
     double samples;          /* whole or not */
     bool free_units;         /* shares divide freely */
-    double reshard_bytes;    /* the most that one of its devices sends or receives to reshard gradients, in a step */
+    double reshard_bytes; /* the most that one of its devices reshards in a step: what it sends and what comes back */
 } ek_perf_replica;
 
 /* Where the time of a step goes, on the critical path. */

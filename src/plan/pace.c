@@ -137,7 +137,7 @@ static bool same_question(const pace_work *work, uint32_t a, uint32_t b)
            memcmp(work->speeds + a * stages, work->speeds + b * stages, stages * sizeof *work->speeds) == 0;
 }
 
-/* The most that a device of the replica sends to reshard. */
+/* The most that a device of the replica reshards: there before the reduction, and back after it. */
 static double reshard_bytes(const ek_plan *plan, uint32_t replica)
 {
     double most = 0;
@@ -146,7 +146,7 @@ static double reshard_bytes(const ek_plan *plan, uint32_t replica)
         const ek_plan_reshard *reshard = plan_reshard_at(plan, stage, level);
         most = reshard ? fmax(most, reshard->most_bytes) : most;
     }
-    return most;
+    return 2 * most;
 }
 
 static ek_status ask_time(const pace_work *work, uint32_t replica)
