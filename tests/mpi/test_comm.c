@@ -47,11 +47,11 @@ static void test_random_programs(void **state)
     for (unsigned seed = 1; seed <= 3; seed++) {
         char text[16], command[512];
         snprintf(text, sizeof text, "%u", seed);
-        snprintf(command, sizeof command, "%s shm 5 program %u >expected", RANKS_PROGRAM, seed);
+        snprintf(command, sizeof command, "%s shm 7 program %u >expected", RANKS_PROGRAM, seed);
         assert_int_equal(system(command), 0);
-        assert_well(start_ranks(false, "5", "program", text));
+        assert_well(start_ranks(false, "7", "program", text));
         char *expected = read_file("expected"), *output = read_file("output");
-        assert_non_null(strstr(expected, "rank 4: "));
+        assert_non_null(strstr(expected, "rank 6: "));
         assert_string_equal(output, expected);
         free(expected);
         free(output);
