@@ -11,6 +11,7 @@
 /* What process 0 hears, and what ranks are told. */
 struct job {
     uint64_t seed; /* first: run_program takes it */
+    bool exits;    /* check_loss: rank 1 does so by itself */
     ek_launcher *launcher;
     uint64_t hashes[64];
     uint32_t reports;
@@ -99,10 +100,9 @@ static ek_status print_report(void *user, uint32_t rank, const void *record, siz
     return EK_OK;
 }
 
-/* Rank 1 is killed by the launching side when rank 2 has reported; with ULFM the others go on. */
-static ek_status check_kill(ek_engine *engine, void *user)
+/* Rank 1 exits, or is killed by the launching side when rank 2 has reported; with ULFM the others go on. */
+static ek_status check_loss(ek_engine *engine, void *user)
 {
-    (void)user;
     ek_agreement agreement;
     ek_group *group;
     float one = 1;
@@ -112,6 +112,8 @@ static ek_status check_kill(ek_engine *engine, void *user)
     if (ek_engine_rank(engine) == 2)
         EK_TRY(ek_report(engine, "now", 3));
     ek_beat(engine, 77);
+    if (ek_engine_rank(engine) == 1 && ((const struct job *)user)->exits)
+        _exit(3);
     if (ek_engine_rank(engine) == 1)
         for (;;) {
             usleep(1000);
@@ -133,12 +135,12 @@ static ek_status check_kill(ek_engine *engine, void *user)
     return EK_OK;
 }
 
-static ek_status kill_rank_1(void *user, uint32_t rank, const void *record, size_t bytes)
+static ek_status hear_rank_2(void *user, uint32_t rank, const void *record, size_t bytes)
 {
     struct job *job = user;
     if (rank != 2 || bytes != 3 || memcmp(record, "now", 3) != 0)
         return ek_fail(EK_CORRUPT, "a report of rank %u, %zu bytes", rank, bytes);
-    return ek_launcher_kill(job->launcher, 1);
+    return job->exits ? EK_OK : ek_launcher_kill(job->launcher, 1);
 }
 
 static ek_status keep_loss(void *user, const ek_loss *loss)
@@ -176,9 +178,10 @@ static ek_status launch(const char *engine, uint32_t ranks, const char *check, s
         options.on_signal = ask_by_signal;
         options.on_report = print_report;
     }
-    if (strcmp(check, "kill") == 0) {
-        options.main = check_kill;
-        options.on_report = kill_rank_1;
+    job->exits = strcmp(check, "exit") == 0;
+    if (strcmp(check, "kill") == 0 || job->exits) {
+        options.main = check_loss;
+        options.on_report = hear_rank_2;
     }
     if (strcmp(check, "program") == 0) {
         options.main = run_program;
