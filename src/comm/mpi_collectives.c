@@ -296,7 +296,7 @@ static ek_status copy_alone(const struct turn *turn, const struct ek_operation *
 
 static ek_status run(const struct turn *turn, const struct ek_operation *operation, size_t *sizes)
 {
-    if (turn->members == 1)
+    if (turn->members <= 1)
         return copy_alone(turn, operation);
     switch (operation->kind) {
     case EK_ALL_REDUCE:

@@ -31,7 +31,6 @@ struct guard {
     struct mpi_page *page;
     pid_t pid;
     int pidfd, signal_fd;
-    sigset_t old_mask; /* the program's */
     struct wire rank, supervisor;
     uint64_t tick_ns, next_tick_ns;
     uint64_t beats;        /* as last seen */
@@ -317,12 +316,8 @@ static ek_status open_guard(struct guard *guard)
 {
     sigset_t signals;
     sigemptyset(&signals);
-    sigaddset(&signals, SIGINT);
-    sigaddset(&signals, SIGTERM);
-    sigaddset(&signals, SIGHUP);
-    sigaddset(&signals, SIGUSR1);
-    sigaddset(&signals, SIGUSR2);
-    pthread_sigmask(SIG_BLOCK, &signals, &guard->old_mask);
+    for (size_t i = 0; i < JOB_SIGNALS; i++)
+        sigaddset(&signals, mpi_signals[i]);
     guard->pidfd = pidfd_open(guard->pid, 0);
     guard->signal_fd = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
     if (guard->pidfd < 0 || guard->signal_fd < 0)
@@ -354,6 +349,5 @@ ek_status mpi_guard_run(struct mpi_job *job, pid_t rank)
     close(guard.signal_fd);
     if (job->supervisor > 0)
         end_with_supervisor(job);
-    pthread_sigmask(SIG_SETMASK, &guard.old_mask, NULL);
     return guard.end.status == EK_OK ? EK_OK : ek_fail(guard.end.status, "%s", guard.end.error);
 }

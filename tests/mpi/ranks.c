@@ -74,6 +74,63 @@ static ek_status ask_by_signal(void *user, int signal)
     return EK_OK;
 }
 
+static void compute_until(double until)
+{
+    volatile double sum = 0;
+    while (now_seconds() < until)
+        for (int i = 0; i < 1000; i++)
+            sum += i;
+}
+
+/* What a sum of gradients takes when nothing else is done, and how much of it is left when the compute thread has
+ * computed twice as long meanwhile, without a call into the engine: the medians, in seconds. */
+static ek_status measure_overlap(ek_engine *engine, void *user)
+{
+    (void)user;
+    enum { FLOATS = 4 << 20, BUCKETS = 4, TURNS = 9 };
+    ek_group *group;
+    void *memory;
+    double medians[2] = {0}, seconds[2][TURNS];
+    EK_TRY(make_world(&group, engine, EK_LANE_GRADIENT, 0));
+    EK_TRY(ek_engine_alloc(engine, FLOATS * sizeof(float), &memory));
+    for (int turn = 0; turn < 2 * TURNS; turn++) {
+        ek_request request = 0;
+        EK_TRY(ek_barrier(group, NULL));
+        double began = now_seconds();
+        for (size_t bucket = 0; bucket < BUCKETS; bucket++)
+            EK_TRY(ek_all_reduce(group, (float *)memory + bucket * (FLOATS / BUCKETS), FLOATS / BUCKETS, EK_MAX,
+                                 &request));
+        if (turn % 2) {
+            compute_until(began + 2 * seconds[0][turn / 2]);
+            began = now_seconds();
+        }
+        EK_TRY(ek_wait(engine, EK_LANE_GRADIENT, request));
+        seconds[turn % 2][turn / 2] = now_seconds() - began;
+    }
+    for (int kind = 0; kind < 2; kind++)
+        for (int i = 0; i < TURNS; i++) {
+            int below = 0;
+            for (int j = 0; j < TURNS; j++)
+                below += seconds[kind][j] < seconds[kind][i];
+            medians[kind] = below <= TURNS / 2 && seconds[kind][i] > medians[kind] ? seconds[kind][i] : medians[kind];
+        }
+    ek_group_destroy(group);
+    ek_engine_free(engine, memory);
+    return ek_engine_rank(engine) == 0 ? ek_report(engine, medians, sizeof medians) : EK_OK;
+}
+
+static ek_status print_medians(void *user, uint32_t rank, const void *record, size_t bytes)
+{
+    double medians[2];
+    (void)user;
+    (void)rank;
+    if (bytes != sizeof medians)
+        return ek_fail(EK_CORRUPT, "a report of %zu bytes", bytes);
+    memcpy(medians, record, sizeof medians);
+    printf("%.9f %.9f\n", medians[0], medians[1]);
+    return EK_OK;
+}
+
 /* Until the ranks have been told of SIGUSR1, then of SIGTERM. */
 static ek_status check_signals(ek_engine *engine, void *user)
 {
@@ -182,6 +239,10 @@ static ek_status launch(const char *engine, uint32_t ranks, const char *check, s
     if (strcmp(check, "kill") == 0 || job->exits) {
         options.main = check_loss;
         options.on_report = hear_rank_2;
+    }
+    if (strcmp(check, "overlap") == 0) {
+        options.main = measure_overlap;
+        options.on_report = print_medians;
     }
     if (strcmp(check, "program") == 0) {
         options.main = run_program;

@@ -79,6 +79,30 @@ static void test_refusals(void **state)
     assert_contains("errors", "2 processes were started for 3 ranks: the engine \"mpi\" needs mpirun -n 3");
 }
 
+static void read_medians(const char *path, double medians[2])
+{
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    assert_int_equal(fscanf(file, "%lf %lf", &medians[0], &medians[1]), 2);
+    fclose(file);
+}
+
+/* Gradients are summed while the compute thread computes. */
+static void test_overlap(void **state)
+{
+    (void)state;
+    double by_shm[2], by_mpi[2];
+    assert_int_equal(system(RANKS_PROGRAM " shm 2 overlap >expected"), 0);
+    read_medians("expected", by_shm);
+    assert_well(start_ranks(false, "2", "overlap", NULL));
+    read_medians("output", by_mpi);
+    print_message(
+        "16 MiB of gradients take %.1f ms by shm, %.1f ms by mpi; beside computation %.1f and %.1f ms of it are "
+        "exposed\n",
+        1e3 * by_shm[0], 1e3 * by_mpi[0], 1e3 * by_shm[1], 1e3 * by_mpi[1]);
+    assert_true(by_mpi[1] < 0.6 * by_mpi[0]);
+}
+
 static void await_output(const char *text)
 {
     for (double waited = 0.0; waited < 10.0; waited += 0.01) {
@@ -119,7 +143,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_operations),        cmocka_unit_test(test_random_programs),
         cmocka_unit_test(test_sizes_that_differ), cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_signals),           cmocka_unit_test(test_kill_without_ulfm),
+        cmocka_unit_test(test_overlap),           cmocka_unit_test(test_signals),
+        cmocka_unit_test(test_kill_without_ulfm),
     };
     require_mpirun(false);
     int result = cmocka_run_group_tests(tests, NULL, NULL);
