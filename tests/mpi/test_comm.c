@@ -97,7 +97,7 @@ static void test_overlap(void **state)
     assert_well(start_ranks(false, "2", "overlap", NULL));
     read_medians("output", by_mpi);
     print_message(
-        "16 MiB of gradients take %.1f ms by shm, %.1f ms by mpi; beside computation %.1f and %.1f ms of it are "
+        "64 MiB of gradients take %.1f ms by shm, %.1f ms by mpi; beside computation %.1f and %.1f ms of it are "
         "exposed\n",
         1e3 * by_shm[0], 1e3 * by_mpi[0], 1e3 * by_shm[1], 1e3 * by_mpi[1]);
     assert_true(by_mpi[1] < 0.6 * by_mpi[0]);
