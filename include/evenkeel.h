@@ -403,8 +403,8 @@ typedef struct ek_launch_options {
  * links; without ULFM the first loss ends the job with EK_PEER_LOST, as does the silence of a whole host. Process 0
  * goes on, and returns, in a child of the process that mpirun started, which watches over rank 0 and ends with the
  * child's exit status: so the leading side outlives its rank. The other processes return with the same status and text
- * as it does, unless their rank is lost: then they end as it did. SIGUSR2 to the process that mpirun started is SIGTERM
- * to the leading one, for mpirun makes SIGTERM its own business. */
+ * as it does, unless their rank is lost: then they end as it did (with ULFM by SIGKILL, where it did not by a signal).
+ * SIGUSR2 to the process that mpirun started is SIGTERM to the leading one, for mpirun makes SIGTERM its own business. */
 EK_API ek_status ek_launch(const ek_launch_options *options);
 
 /* -------------------------------------------------------------------------------------------------- sync */

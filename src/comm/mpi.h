@@ -40,6 +40,7 @@
 #include "comm/wire.h"
 
 #include <netinet/in.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <sys/types.h>
 
@@ -168,7 +169,12 @@ struct mpi_job {
     int listener;               /* process 0, else -1 */
     struct mpi_contact contact; /* process 0 */
     pid_t supervisor;           /* process 0 */
+    sigset_t old_mask;          /* the program's: the signals below are blocked before the forks */
 };
+
+/* What the launching side hears; the last one in its guard alone. */
+static const int mpi_signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
+#define JOB_SIGNALS (sizeof mpi_signals / sizeof *mpi_signals)
 
 void mpi_place(ek_place *place);
 ek_status mpi_launch(const ek_launch_options *options);

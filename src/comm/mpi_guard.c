@@ -31,13 +31,13 @@ struct guard {
     struct mpi_page *page;
     pid_t pid;
     int pidfd, signal_fd;
-    sigset_t old_mask; /* the program's */
     struct wire rank, supervisor;
     uint64_t tick_ns, next_tick_ns;
     uint64_t beats;        /* as last seen */
     uint64_t idle, silent; /* ticks in a row without a beat of the rank, or a word of the supervisor */
     bool timed_out;
-    bool over; /* the job is: with this */
+    bool alone; /* the leading process cannot be heard: the others take this rank for lost */
+    bool over;  /* the job is: with this */
     struct mpi_end end;
 };
 
@@ -59,6 +59,12 @@ static void end_job(struct guard *guard, ek_status status, const char *error)
     } else {
         end_rank(guard);
     }
+}
+
+static void stay_behind(struct guard *guard, const char *error)
+{
+    guard->alone = true;
+    end_job(guard, EK_PEER_LOST, error);
 }
 
 /* --------------------------------------------------------------------------------------------- connecting */
@@ -178,8 +184,8 @@ static void hear_supervisor(struct guard *guard)
         guard->silent = 0;
         obey(guard, &message);
     }
-    if (!there)
-        end_job(guard, EK_PEER_LOST, "the leading process is gone");
+    if (!there && !guard->over)
+        stay_behind(guard, "the leading process is gone");
 }
 
 /* What reaches the process that mpirun started: for the leading side, if it is this one's and has not ended the job. */
@@ -201,7 +207,7 @@ static uint64_t most_idle(const struct guard *guard)
 
 static void cut_off(struct guard *guard)
 {
-    end_job(guard, EK_PEER_LOST, "the host of the leading process is silent: this one is cut off, or that one is");
+    stay_behind(guard, "the host of the leading process is silent: this one is cut off, or that one is");
     guard->end.cut_off = true;
 }
 
@@ -287,19 +293,21 @@ static void tell_end(struct guard *guard, const siginfo_t *info)
         wire_send(&guard->supervisor, WIRE_LOST, &lost, sizeof lost);
     }
     flush(guard);
-    if (guard->over ? guard->end.status != EK_OK : !mpi_can_lose())
+    if (guard->over ? guard->end.status != EK_OK && !guard->alone : !mpi_can_lose())
         await_last_word(guard);
 }
 
-/* mpirun, and so MPI, shall see the rank's own end. */
+/* mpirun, and so MPI, shall see the rank's own end. But where others go on it must be one by a signal: of a process
+ * that has exited, with whatever status, Open MPI does not tell the others, and they would wait for it. */
 static _Noreturn void end_alike(const siginfo_t *info)
 {
-    if (info->si_code != CLD_EXITED) {
-        signal(info->si_status, SIG_DFL);
+    int number = info->si_code != CLD_EXITED ? info->si_status : mpi_can_lose() ? SIGKILL : 0;
+    if (number) {
+        signal(number, SIG_DFL);
         prctl(PR_SET_DUMPABLE, 0); /* one core is enough */
-        kill(getpid(), info->si_status);
+        kill(getpid(), number);
     }
-    _exit(info->si_code == CLD_EXITED && info->si_status ? info->si_status : 1);
+    _exit(info->si_status ? info->si_status : 1);
 }
 
 /* Ends what started this process: the daemon of MPI's run-time on this host, or mpirun itself, which it waits for. */
@@ -334,12 +342,8 @@ static ek_status open_guard(struct guard *guard)
 {
     sigset_t signals;
     sigemptyset(&signals);
-    sigaddset(&signals, SIGINT);
-    sigaddset(&signals, SIGTERM);
-    sigaddset(&signals, SIGHUP);
-    sigaddset(&signals, SIGUSR1);
-    sigaddset(&signals, SIGUSR2);
-    pthread_sigmask(SIG_BLOCK, &signals, &guard->old_mask);
+    for (size_t i = 0; i < JOB_SIGNALS; i++)
+        sigaddset(&signals, mpi_signals[i]);
     guard->pidfd = pidfd_open(guard->pid, 0);
     guard->signal_fd = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
     if (guard->pidfd < 0 || guard->signal_fd < 0)
@@ -364,15 +368,14 @@ ek_status mpi_guard_run(struct mpi_job *job, pid_t rank)
         ;
     tell_end(&guard, &info);
     wire_close(&guard.supervisor);
-    if (!guard.over)
+    if (guard.end.cut_off)
+        end_run_time(mpi_daemons);
+    if (!guard.over || guard.alone)
         end_alike(&info);
     wire_close(&guard.rank);
     close(guard.pidfd);
     close(guard.signal_fd);
-    if (guard.end.cut_off)
-        end_run_time(mpi_daemons);
     if (job->supervisor > 0)
         end_with_supervisor(&guard);
-    pthread_sigmask(SIG_SETMASK, &guard.old_mask, NULL);
     return guard.end.status == EK_OK ? EK_OK : ek_fail(guard.end.status, "%s", guard.end.error);
 }

@@ -116,18 +116,26 @@ ek_status mpi_scratch(struct mpi_lane *lane, size_t bytes)
 
 /* ----------------------------------------------------------------------------------------------- posting */
 
+/* The array with room for so many bytes; as it was, and *grown is false, if there is no memory. */
+static void *grow(void *array, size_t bytes, bool *grown)
+{
+    void *larger = realloc(array, bytes);
+    if (larger)
+        return larger;
+    *grown = false;
+    return array;
+}
+
 static ek_status make_room(struct mpi_lane *lane)
 {
     if (lane->count < lane->room)
         return EK_OK;
     size_t room = lane->room ? 2 * lane->room : 64;
-    MPI_Request *requests = realloc(lane->requests, room * sizeof(MPI_Request));
-    lane->requests = requests ? requests : lane->requests;
-    MPI_Status *statuses = realloc(lane->statuses, room * sizeof *statuses);
-    lane->statuses = statuses ? statuses : lane->statuses;
-    struct mpi_part *parts = realloc(lane->parts, room * sizeof *parts);
-    lane->parts = parts ? parts : lane->parts;
-    if (!requests || !statuses || !parts)
+    bool grown = true;
+    lane->requests = grow(lane->requests, room * sizeof(MPI_Request), &grown);
+    lane->statuses = grow(lane->statuses, room * sizeof *lane->statuses, &grown);
+    lane->parts = grow(lane->parts, room * sizeof *lane->parts, &grown);
+    if (!grown)
         return ek_fail(EK_NO_MEMORY, "out of memory for %zu messages", room);
     lane->room = room;
     return EK_OK;

@@ -123,17 +123,28 @@ static _Noreturn void live_as_rank(struct mpi_job *job, pid_t parent)
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) /* it died before the line above */
         _exit(1);
-    const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
-    for (size_t i = 0; i < sizeof ignored / sizeof ignored[0]; i++)
-        signal(ignored[i], SIG_IGN);
+    for (size_t i = 0; i < JOB_SIGNALS; i++)
+        signal(mpi_signals[i], SIG_IGN);
+    pthread_sigmask(SIG_SETMASK, &job->old_mask, NULL);
     close(job->pipe[0]);
     if (job->listener >= 0)
         close(job->listener);
     mpi_rank_run(job);
 }
 
+/* No signal gets lost, and none ends a process, before somebody reads it. */
+static void block_signals(struct mpi_job *job)
+{
+    sigset_t signals;
+    sigemptyset(&signals);
+    for (size_t i = 0; i < JOB_SIGNALS; i++)
+        sigaddset(&signals, mpi_signals[i]);
+    pthread_sigmask(SIG_BLOCK, &signals, &job->old_mask);
+}
+
 static ek_status fork_all(struct mpi_job *job)
 {
+    block_signals(job);
     if (job->place.process == 0) {
         EK_TRY(listen_for_guards(job));
         job->supervisor = fork();
@@ -173,9 +184,11 @@ ek_status mpi_launch(const ek_launch_options *options)
     if (job.page == MAP_FAILED)
         return ek_fail(EK_NO_MEMORY, "ek_launch: out of memory");
     atomic_store(&job.page->patience, 1);
+    pthread_sigmask(SIG_BLOCK, NULL, &job.old_mask);
     ek_status status = pipe2(job.pipe, O_CLOEXEC) == 0
                            ? fork_all(&job)
                            : ek_fail(EK_SYSTEM, "ek_launch: cannot make a pipe: %s", strerror(errno));
+    pthread_sigmask(SIG_SETMASK, &job.old_mask, NULL);
     for (int i = 0; i < 2; i++)
         if (job.pipe[i] >= 0)
             close(job.pipe[i]);

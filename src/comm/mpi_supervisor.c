@@ -626,13 +626,10 @@ ek_status mpi_supervise(struct mpi_job *job)
                                     .until_ns = clock_now_ns() + HELLO_NS,
                                     .epoch = 1,
                                     .step = job->options->committed_step + 1};
-    sigset_t signals, old_mask;
+    sigset_t signals;
     sigemptyset(&signals);
-    sigaddset(&signals, SIGINT);
-    sigaddset(&signals, SIGTERM);
-    sigaddset(&signals, SIGHUP);
-    sigaddset(&signals, SIGUSR1);
-    pthread_sigmask(SIG_BLOCK, &signals, &old_mask);
+    for (size_t i = 0; i < JOB_SIGNALS && mpi_signals[i] != SIGUSR2; i++)
+        sigaddset(&signals, mpi_signals[i]);
     setpgid(0, 0); /* mpirun ends the group of the process that it started, when that is lost */
     supervisor.signal_fd = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
     ek_status status = supervisor.signal_fd >= 0
@@ -657,6 +654,5 @@ ek_status mpi_supervise(struct mpi_job *job)
     leave_seats(&supervisor);
     if (supervisor.signal_fd >= 0)
         close(supervisor.signal_fd);
-    pthread_sigmask(SIG_SETMASK, &old_mask, NULL);
     return status;
 }

@@ -5,7 +5,7 @@
 
 #include "base/hash.h"
 
-enum { OPERATIONS = 150, GROUPS = 10, PENDING_MOST = 6, ROOM = 3 << 20 };
+enum { OPERATIONS = 150, GROUPS = 10, PENDING_MOST = 6, LARGEST = 1500000 };
 
 struct program {
     ek_engine *engine;
@@ -60,21 +60,23 @@ static ek_status finish_pending(struct program *program)
 }
 
 /* Most are small; a few take several slices. */
-static size_t draw_size(const uint32_t words[4])
+static size_t draw_size(const struct program *program, uint64_t index)
 {
     const size_t most[] = {4, 300, 20000, 150000};
-    return words[0] % 40 == 0 ? words[1] % (ROOM / 2) : words[1] % most[words[0] % 4];
+    uint32_t words[4];
+    ek_random_words(program->seed, 6000, index, words);
+    return words[0] % 20 == 0 ? words[1] % LARGEST : words[1] % most[words[0] % 4];
 }
 
-/* input: ROOM floats at `memory`; output: as many behind it. */
-static ek_status start(struct program *program, uint64_t index, ek_group *group, float *memory, ek_request *request)
+/* input: size floats at `memory`; output: as many behind it. */
+static ek_status start(struct program *program, uint64_t index, ek_group *group, float *memory, size_t size,
+                       ek_request *request)
 {
     uint32_t words[4], members = ek_group_size(group), own = ek_group_index(group);
     size_t sizes[64], others[64];
-    float *output = memory + ROOM;
+    float *output = memory + size;
     ek_random_words(program->seed, 1000 + index, 0, words);
-    size_t size = draw_size(words);
-    for (uint32_t i = 0; i < members; i++) /* together no more than size, or for all-to-all 4 size */
+    for (uint32_t i = 0; i < members; i++) /* together no more than size */
         sizes[i] = ek_random_u64(program->seed, 2000 + index, i) % (size / members + 1);
     switch (words[2] % 6) {
     case 0:
@@ -96,6 +98,11 @@ static ek_status start(struct program *program, uint64_t index, ek_group *group,
     }
 }
 
+static float value(uint32_t rank, uint64_t index, size_t i)
+{
+    return (float)((i * 2654435761u + rank * 40503u + index * 9176u) & 0xFFFFF) / 977.0f;
+}
+
 static ek_status run_operation(struct program *program, uint64_t index)
 {
     uint64_t group = ek_random_u64(program->seed, 4000, index) % GROUPS;
@@ -105,14 +112,14 @@ static ek_status run_operation(struct program *program, uint64_t index)
     if (program->pending_count == PENDING_MOST || !started)
         EK_TRY(finish_pending(program));
     struct pending *pending = &program->pending[program->pending_count];
+    size_t size = draw_size(program, index);
     void *memory;
-    *pending = (struct pending){.lane = lane_of(group), .bytes = 2 * ROOM * sizeof(float)};
+    *pending = (struct pending){.lane = lane_of(group), .bytes = 2 * size * sizeof(float)};
     EK_TRY(ek_engine_alloc(program->engine, pending->bytes, &memory));
     pending->memory = memory;
-    for (size_t i = 0; i < ROOM / 2; i++)
-        pending->memory[i] =
-            (float)((i * 2654435761u + ek_engine_rank(program->engine) * 40503u + index * 9176u) & 0xFFFFF) / 977.0f;
-    EK_TRY(start(program, index, program->groups[group], pending->memory, started ? &pending->request : NULL));
+    for (size_t i = 0; i < size; i++)
+        pending->memory[i] = value(ek_engine_rank(program->engine), index, i);
+    EK_TRY(start(program, index, program->groups[group], pending->memory, size, started ? &pending->request : NULL));
     if (started) {
         program->pending_count++;
         return EK_OK;

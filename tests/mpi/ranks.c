@@ -11,6 +11,7 @@
 /* What process 0 hears, and what ranks are told. */
 struct job {
     uint64_t seed; /* first: run_program takes it */
+    bool exits;    /* check_loss: rank 1 does so by itself */
     ek_launcher *launcher;
     uint64_t hashes[64];
     uint32_t reports;
@@ -73,6 +74,61 @@ static ek_status ask_by_signal(void *user, int signal)
     return EK_OK;
 }
 
+static void compute_until(double until)
+{
+    while (now_seconds() < until)
+        ;
+}
+
+/* What a sum of gradients takes when nothing else is done, and how much of it is left when the compute thread has
+ * computed four times as long meanwhile, without a call into the engine: the medians, in seconds. */
+static ek_status measure_overlap(ek_engine *engine, void *user)
+{
+    (void)user;
+    enum { FLOATS = 16 << 20, BUCKETS = 8, TURNS = 9 };
+    ek_group *group;
+    void *memory;
+    double medians[2] = {0}, seconds[2][TURNS];
+    EK_TRY(make_world(&group, engine, EK_LANE_GRADIENT, 0));
+    EK_TRY(ek_engine_alloc(engine, FLOATS * sizeof(float), &memory));
+    for (int turn = 0; turn < 2 * TURNS; turn++) {
+        ek_request request = 0;
+        EK_TRY(ek_barrier(group, NULL));
+        double began = now_seconds();
+        for (size_t bucket = 0; bucket < BUCKETS; bucket++)
+            EK_TRY(ek_all_reduce(group, (float *)memory + bucket * (FLOATS / BUCKETS), FLOATS / BUCKETS, EK_MAX,
+                                 &request));
+        if (turn % 2) {
+            compute_until(began + 4 * seconds[0][turn / 2]);
+            began = now_seconds();
+        }
+        EK_TRY(ek_wait(engine, EK_LANE_GRADIENT, request));
+        seconds[turn % 2][turn / 2] = now_seconds() - began;
+    }
+    for (int kind = 0; kind < 2; kind++)
+        for (int i = 0; i < TURNS; i++) {
+            int below = 0;
+            for (int j = 0; j < TURNS; j++)
+                below += seconds[kind][j] < seconds[kind][i];
+            medians[kind] = below <= TURNS / 2 && seconds[kind][i] > medians[kind] ? seconds[kind][i] : medians[kind];
+        }
+    ek_group_destroy(group);
+    ek_engine_free(engine, memory);
+    return ek_engine_rank(engine) == 0 ? ek_report(engine, medians, sizeof medians) : EK_OK;
+}
+
+static ek_status print_medians(void *user, uint32_t rank, const void *record, size_t bytes)
+{
+    double medians[2];
+    (void)user;
+    (void)rank;
+    if (bytes != sizeof medians)
+        return ek_fail(EK_CORRUPT, "a report of %zu bytes", bytes);
+    memcpy(medians, record, sizeof medians);
+    printf("%.9f %.9f\n", medians[0], medians[1]);
+    return EK_OK;
+}
+
 /* Until the ranks have been told of SIGUSR1, then of SIGTERM. */
 static ek_status check_signals(ek_engine *engine, void *user)
 {
@@ -99,10 +155,9 @@ static ek_status print_report(void *user, uint32_t rank, const void *record, siz
     return EK_OK;
 }
 
-/* Rank 1 is killed by the launching side when rank 2 has reported; with ULFM the others go on. */
-static ek_status check_kill(ek_engine *engine, void *user)
+/* Rank 1 exits, or is killed by the launching side when rank 2 has reported; with ULFM the others go on. */
+static ek_status check_loss(ek_engine *engine, void *user)
 {
-    (void)user;
     ek_agreement agreement;
     ek_group *group;
     float one = 1;
@@ -112,6 +167,8 @@ static ek_status check_kill(ek_engine *engine, void *user)
     if (ek_engine_rank(engine) == 2)
         EK_TRY(ek_report(engine, "now", 3));
     ek_beat(engine, 77);
+    if (ek_engine_rank(engine) == 1 && ((const struct job *)user)->exits)
+        _exit(3);
     if (ek_engine_rank(engine) == 1)
         for (;;) {
             usleep(1000);
@@ -133,12 +190,12 @@ static ek_status check_kill(ek_engine *engine, void *user)
     return EK_OK;
 }
 
-static ek_status kill_rank_1(void *user, uint32_t rank, const void *record, size_t bytes)
+static ek_status hear_rank_2(void *user, uint32_t rank, const void *record, size_t bytes)
 {
     struct job *job = user;
     if (rank != 2 || bytes != 3 || memcmp(record, "now", 3) != 0)
         return ek_fail(EK_CORRUPT, "a report of rank %u, %zu bytes", rank, bytes);
-    return ek_launcher_kill(job->launcher, 1);
+    return job->exits ? EK_OK : ek_launcher_kill(job->launcher, 1);
 }
 
 static ek_status keep_loss(void *user, const ek_loss *loss)
@@ -176,9 +233,14 @@ static ek_status launch(const char *engine, uint32_t ranks, const char *check, s
         options.on_signal = ask_by_signal;
         options.on_report = print_report;
     }
-    if (strcmp(check, "kill") == 0) {
-        options.main = check_kill;
-        options.on_report = kill_rank_1;
+    job->exits = strcmp(check, "exit") == 0;
+    if (strcmp(check, "kill") == 0 || job->exits) {
+        options.main = check_loss;
+        options.on_report = hear_rank_2;
+    }
+    if (strcmp(check, "overlap") == 0) {
+        options.main = measure_overlap;
+        options.on_report = print_medians;
     }
     if (strcmp(check, "program") == 0) {
         options.main = run_program;

@@ -47,11 +47,11 @@ static void test_random_programs(void **state)
     for (unsigned seed = 1; seed <= 3; seed++) {
         char text[16], command[512];
         snprintf(text, sizeof text, "%u", seed);
-        snprintf(command, sizeof command, "%s shm 5 program %u >expected", RANKS_PROGRAM, seed);
+        snprintf(command, sizeof command, "%s shm 7 program %u >expected", RANKS_PROGRAM, seed);
         assert_int_equal(system(command), 0);
-        assert_well(start_ranks(false, "5", "program", text));
+        assert_well(start_ranks(false, "7", "program", text));
         char *expected = read_file("expected"), *output = read_file("output");
-        assert_non_null(strstr(expected, "rank 4: "));
+        assert_non_null(strstr(expected, "rank 6: "));
         assert_string_equal(output, expected);
         free(expected);
         free(output);
@@ -77,6 +77,30 @@ static void test_refusals(void **state)
     pid_t run = start_mpirun(false, 2, (const char *const[]){RANKS_PROGRAM, "mpi", "3", "operations", NULL});
     assert_int_not_equal(finish_mpirun(run, 20), 0);
     assert_contains("errors", "2 processes were started for 3 ranks: the engine \"mpi\" needs mpirun -n 3");
+}
+
+static void read_medians(const char *path, double medians[2])
+{
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    assert_int_equal(fscanf(file, "%lf %lf", &medians[0], &medians[1]), 2);
+    fclose(file);
+}
+
+/* Gradients are summed while the compute thread computes. */
+static void test_overlap(void **state)
+{
+    (void)state;
+    double by_shm[2], by_mpi[2];
+    assert_int_equal(system(RANKS_PROGRAM " shm 2 overlap >expected"), 0);
+    read_medians("expected", by_shm);
+    assert_well(start_ranks(false, "2", "overlap", NULL));
+    read_medians("output", by_mpi);
+    print_message(
+        "64 MiB of gradients take %.1f ms by shm, %.1f ms by mpi; beside computation %.1f and %.1f ms of it are "
+        "exposed\n",
+        1e3 * by_shm[0], 1e3 * by_mpi[0], 1e3 * by_shm[1], 1e3 * by_mpi[1]);
+    assert_true(by_mpi[1] < 0.6 * by_mpi[0]);
 }
 
 static void await_output(const char *text)
@@ -119,7 +143,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_operations),        cmocka_unit_test(test_random_programs),
         cmocka_unit_test(test_sizes_that_differ), cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_signals),           cmocka_unit_test(test_kill_without_ulfm),
+        cmocka_unit_test(test_overlap),           cmocka_unit_test(test_signals),
+        cmocka_unit_test(test_kill_without_ulfm),
     };
     require_mpirun(false);
     int result = cmocka_run_group_tests(tests, NULL, NULL);
