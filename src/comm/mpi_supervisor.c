@@ -519,11 +519,20 @@ static void say_goodbye(struct supervisor *supervisor)
     take_signals(supervisor); /* they shall not end this process before it has written how the job ended */
 }
 
+/* A job that on_start has refused goes on until all know it: MPI's beginning has no other end for them. */
+static bool goes_on(const struct supervisor *supervisor, bool refused)
+{
+    if (refused)
+        return supervisor->awaited > 0 && !supervisor->signalled && clock_now_ns() < supervisor->until_ns;
+    return (supervisor->live > 0 || supervisor->awaited > 0) && !supervisor->over;
+}
+
 static void supervise(struct supervisor *supervisor)
 {
     if (supervisor->options->on_start)
         obey(supervisor, supervisor->options->on_start(supervisor->options->user, &supervisor->base));
-    while ((supervisor->live > 0 || supervisor->awaited > 0) && !supervisor->over)
+    bool refused = supervisor->over;
+    while (goes_on(supervisor, refused))
         attend(supervisor);
     tell_losses(supervisor);
     if (supervisor->any_lost && !supervisor->any_done)
