@@ -324,6 +324,7 @@ static ek_status refuse(ek_run *run, ek_status status)
     run->refusal = reason;
     if (run->place.processes > 1)
         launch(run);
+    run->refusal = NULL;
     return ek_fail(status == EK_NO_MEMORY ? status : EK_INVALID, "%s", reason);
 }
 

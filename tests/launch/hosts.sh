@@ -8,7 +8,7 @@
 #     kill_host HOST       kills every process on it, and the host
 #     processes_on HOST    names what runs there
 #     remove_hosts         ends them all
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2154
 
 declare -A host_pid # its first process
 switch_pid=

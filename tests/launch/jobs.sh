@@ -5,7 +5,7 @@
 #     await SECONDS WHAT CONDITION...   fails where the condition does not come true in time
 #     check_end TEXT    after the end: evenkeel launch has said TEXT, the job went on from a checkpoint and is done, with
 #                       the losses of the unbroken run; nothing of it is left on the hosts of hosts.sh
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2154
 
 command -v mpirun >/dev/null || { echo "skipped: no mpirun"; exit 77; }
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -27,7 +27,7 @@ prepare_job() {
   scratch=$(mktemp -d "${TMPDIR:-/tmp}/evenkeel-hosts-XXXXXX")
   trap clean_up EXIT
   export TMPDIR=$scratch
-  cd "$scratch"
+  cd "$scratch" || fail "no $scratch"
   cat >job.yaml <<END
 model: {layers: 2, hidden: 32, heads: 4, ffn: 64, vocab: 256, sequence: 16}
 data: {path: $text}

@@ -17,8 +17,9 @@ start() {
 # The processes of the job, which work in its folder: those of evenkeel and of MPI.
 job_processes_here() {
   local cwd pid
-  for cwd in $(find /proc/[0-9]*/cwd -maxdepth 0 -lname "$scratch" 2>/dev/null); do
+  for cwd in /proc/[0-9]*/cwd; do
     pid=${cwd//[^0-9]/}
+    [[ $(readlink "$cwd") == "$scratch" ]] || continue
     if [[ $(readlink "/proc/$pid/exe") =~ (evenkeel|mpirun|orterun|orted|prterun|prted)$ ]]; then echo "$pid"; fi
   done
 }
