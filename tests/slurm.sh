@@ -7,7 +7,7 @@
 #     submit SBATCH-ARGUMENT... runs a job to its end; what it prints is in $scratch/output. Fails as the job does
 #     stop_slurm                ends all that has left its pid in $scratch/*.pid
 # Needs fail TEXT, which ends the script.
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2154
 
 can_start_slurm() {
   local program

@@ -216,14 +216,9 @@ static int split(int argc, char **argv)
 
 static int parse_and_launch(launch_line *given, int argc, char **argv)
 {
-    static const struct argp argp = {options,
-                                     parse_option,
-                                     "",
-                                     "Run a training job on many hosts by mpirun, and again from its last checkpoint "
-                                     "on those that are left.",
-                                     NULL,
-                                     NULL,
-                                     NULL};
+    static const char doc[] = "Run a training job on many hosts by mpirun, and again from its last checkpoint on those "
+                              "that are left.";
+    static const struct argp argp = {options, parse_option, "-- train ARGUMENT...", doc, NULL, NULL, NULL};
     int exit_status, own = split(argc, argv);
     if (!ek_options_parse(&argp, own, argv, given, &exit_status))
         return exit_status;

@@ -34,18 +34,21 @@ static ek_status train(const ek_train_line *given)
     return status;
 }
 
-/* Of many processes that mpirun has started and that all refuse the same, one says so, which ends the others. Who is
- * still there then has a reason of its own. */
-static void complain(void)
+/* Of many processes that mpirun has started one says what is wrong, the leading one where it can, and its end ends the
+ * others, with its exit status as that of mpirun. Who is still there then may have a reason of its own. */
+static void complain(ek_status status)
 {
     ek_place place;
-    if (ek_launch_place("mpi", &place) == EK_OK && place.process > 0) {
+    bool silent = status == EK_FENCED || !ek_error()[0];
+    bool follows = ek_launch_place("mpi", &place) == EK_OK && place.process > 0;
+    if (follows) {
         char host[64] = "";
         gethostname(host, sizeof host - 1);
         sleep(2);
         ek_fail_prefix(EK_INVALID, "process %u on host %s: ", place.process, host);
     }
-    ek_options_complain();
+    if (!silent)
+        ek_options_complain();
 }
 
 int ek_command_train(int argc, char **argv)
@@ -54,8 +57,8 @@ int ek_command_train(int argc, char **argv)
     int exit_status;
     if (ek_train_line_parse(&given, argc, argv, &exit_status)) {
         ek_status status = train(&given);
-        if (status != EK_OK && status != EK_FENCED)
-            complain();
+        if (status != EK_OK)
+            complain(status);
         exit_status = status == EK_OK ? EK_EXIT_DONE : status == EK_INVALID ? EK_EXIT_REFUSED : EK_EXIT_FAILED;
     }
     ek_train_line_free(&given);

@@ -572,11 +572,20 @@ static ek_status start_beater(struct supervisor *supervisor)
     return error == 0 ? EK_OK : ek_fail(EK_SYSTEM, "ek_launch: cannot start a thread: %s", strerror(error));
 }
 
+/* A job that on_start has refused goes on until all know it: MPI's beginning has no other end for them. */
+static bool goes_on(const struct supervisor *supervisor, bool refused)
+{
+    if (refused)
+        return supervisor->awaited > 0 && !supervisor->signalled && clock_now_ns() < supervisor->until_ns;
+    return (supervisor->live > 0 || supervisor->awaited > 0) && !supervisor->over;
+}
+
 static void supervise(struct supervisor *supervisor)
 {
     if (supervisor->options->on_start)
         CALL_BACK(supervisor, supervisor->options->on_start(supervisor->options->user, &supervisor->base));
-    while ((supervisor->live > 0 || supervisor->awaited > 0) && !supervisor->over)
+    bool refused = supervisor->over;
+    while (goes_on(supervisor, refused))
         attend(supervisor);
     tell_losses(supervisor);
     if (supervisor->any_lost && !supervisor->any_done)

@@ -30,6 +30,7 @@ typedef struct restarts {
     uint32_t *slots, *used; /* [hosts] */
     ek_fit fit;
     unsigned starts;
+    bool begun;       /* the job has: what is there is its own */
     bool stopping;    /* by SIGTERM: the job makes a checkpoint and ends */
     bool interrupted; /* it ends at once */
     double killed_at; /* when mpirun was told to end; 0: it was not */
@@ -124,7 +125,7 @@ static void make_words(struct words *words, const restarts *state)
         add_words(words, (const char *const[]){"--with-ft", "ulfm", NULL});
     add_words(words, (const char *const[]){"--host", hosts ? hosts : "", "-n", ranks, NULL});
     add_words(words, options->mpirun_words);
-    add_words(words, state->starts == 1 ? options->first_words : options->again_words);
+    add_words(words, state->begun ? options->again_words : options->first_words);
     add_fit(words, state);
     words->failed |= !hosts;
     free(hosts);
@@ -287,7 +288,7 @@ static ek_status judge(const restarts *state, bool *again)
         return EK_OK;
     if (state->interrupted || state->stopping)
         return ek_fail(EK_INTERRUPTED, "the job was ended from outside: %s", reason);
-    if (state->starts == 1 && !record->any && state->mpirun.exit_status == REFUSED)
+    if (!state->begun && state->mpirun.exit_status == REFUSED)
         return ek_fail(EK_INVALID, "the job was refused");
     *again = true;
     return ek_fail(EK_PEER_LOST, "%s", reason);
@@ -304,6 +305,7 @@ static ek_status run_again_and_again(restarts *state)
         state->starts++;
         announce(state);
         EK_TRY(run_once(state));
+        state->begun |= state->record.any;
         bool again;
         ek_status status = judge(state, &again);
         failures = state->record.step > step ? 1 : failures + 1;

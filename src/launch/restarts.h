@@ -7,7 +7,7 @@
 #include "launch/hosts.h"
 
 typedef struct ek_restarts_options {
-    const char *const *first_words, *const *again_words; /* the command of the first start, of later ones */
+    const char *const *first_words, *const *again_words; /* the command until the job has begun, and after that */
     const char *const *mpirun_words;                     /* further options; all three end with NULL */
     const char *metrics_path;
     ek_hosts *hosts;
@@ -18,7 +18,7 @@ typedef struct ek_restarts_options {
     unsigned restarts_most; /* in a row, without a step in between that had not been committed before */
 } ek_restarts_options;
 
-/* EK_OK: the job's own last record says that it is done. EK_INVALID: it was refused before any restart.
+/* EK_OK: the job's own last record says that it is done. EK_INVALID: it was refused before it had begun.
  * EK_INTERRUPTED: ended from outside. Anything else: it has failed. The text is the reason. No process is left on this
  * machine. Signals are those of docs/cluster.md. */
 ek_status ek_restarts_run(const ek_restarts_options *options);

@@ -62,7 +62,14 @@ static ek_status make_membership(ek_run *run)
     return status;
 }
 
-static ek_status launch(ek_run *run)
+/* The other processes of an MPI job wait for this one, which tells them that there will be none. */
+static ek_status refuse_to_start(void *user, ek_launcher *launcher)
+{
+    (void)launcher;
+    return ek_fail(EK_INVALID, "%s", ((const ek_run *)user)->refusal);
+}
+
+static ek_status launch_ranks(ek_run *run)
 {
     const ek_config *config = run->config;
     uint32_t ranks = ek_membership_ranks(run->membership);
@@ -86,15 +93,30 @@ static ek_status launch(ek_run *run)
         .respawn_seconds = config->recovery.respawn_seconds,
         .shared = &run->briefing,
         .shared_bytes = sizeof run->briefing,
-        .on_start = ek_monitor_start,
+        .on_start = run->refusal ? refuse_to_start : ek_monitor_start,
         .on_report = ek_monitor_report,
         .on_lost = ek_monitor_lost,
         .on_signal = ek_monitor_signal,
         .user = run,
     });
     free(absent);
-    /* nothing a rank finds wrong is an input that was refused before the start */
+    return status;
+}
+
+/* Nothing a rank finds wrong is an input that was refused before the start. */
+static ek_status launch(ek_run *run)
+{
+    ek_status status = launch_ranks(run);
     return status == EK_INVALID ? ek_fail_prefix(EK_SYSTEM, "%s", "") : status;
+}
+
+/* In a process that does not lead, which leaves it to the leading one to say what is wrong. */
+static ek_status follow(ek_run *run)
+{
+    ek_status status = launch_ranks(run);
+    if (status == EK_INVALID)
+        return ek_fail(EK_INVALID, "%s", "");
+    return status == EK_OK ? EK_OK : EK_FENCED;
 }
 
 /* What can be known of power, and whether what is asked of it can be: the ranks' governors are made from the same
@@ -320,14 +342,26 @@ static ek_status prepare_to_lead(ek_run *run, ek_limits **limits)
     return ek_monitor_create(&run->monitor, run, *limits, complaint);
 }
 
+/* An input that cannot be used is refused, whatever the reason. */
+static ek_status refuse(ek_run *run, ek_status status)
+{
+    char reason[EK_ERROR_BYTES];
+    snprintf(reason, sizeof reason, "%s", ek_error());
+    run->refusal = reason;
+    if (run->place.processes > 1)
+        launch(run);
+    run->refusal = NULL;
+    return ek_fail(status == EK_NO_MEMORY ? status : EK_INVALID, "%s", reason);
+}
+
 static ek_status lead(ek_run *run)
 {
     ek_limits *limits = NULL;
     ek_status status = prepare_to_lead(run, &limits);
     if (status == EK_OK)
         status = ek_monitor_finish(run->monitor, launch_and_go_back(run));
-    else if (status != EK_NO_MEMORY) /* an input that cannot be used is refused, whatever the reason */
-        status = ek_fail_prefix(EK_INVALID, "%s", "");
+    else
+        status = refuse(run, status);
     ek_status restored = ek_limits_end(limits);
     ek_monitor_destroy(run->monitor);
     ek_checkpoint_dir_close(run->checkpoints);
@@ -342,7 +376,7 @@ ek_status ek_train(const ek_train_options *options)
     if (status != EK_OK)
         status = status == EK_NO_MEMORY ? status : ek_fail_prefix(EK_INVALID, "%s", "");
     else if (run.place.process > 0)
-        status = launch(&run) == EK_OK ? EK_OK : EK_FENCED;
+        status = follow(&run);
     else
         status = lead(&run);
     ek_membership_destroy(run.membership);

@@ -69,7 +69,7 @@ typedef struct ek_train_options {
 
 /* EK_OK: all steps are committed. EK_INVALID: refused before any rank was started, whatever the reason (a data or
  * metrics file that cannot be used is an input too). Anything else: the run failed on the way. EK_FENCED: so it did,
- * and the process that leads the job (engine "mpi") says why. */
+ * and the process that leads the job (engine "mpi") says why, as it does where EK_INVALID has no text. */
 ek_status ek_train(const ek_train_options *options);
 
 #endif

@@ -35,6 +35,7 @@ typedef struct ek_run {
     ek_briefing briefing;
     ek_checkpoint_dir *checkpoints; /* the launching process'; NULL: none are made */
     struct ek_monitor *monitor;     /* the launching process' */
+    const char *refusal;            /* why it cannot lead the job; NULL: it can */
 } ek_run;
 
 /* Opens the file of routes, where one is asked for and it is not open yet: the launching process does before there are

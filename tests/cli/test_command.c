@@ -39,7 +39,10 @@ static void assert_command_documented(const char *command, unsigned options)
     snprintf(wanted, sizeof wanted, "\n## `evenkeel %s`\n", command);
     assert_non_null(strstr(page, wanted));
     unsigned found = 0;
-    for (const char *option = got.output; (option = strstr(option, " --")); option++, found++) {
+    for (const char *option = got.output; (option = strstr(option, " --")); option++) {
+        if (option[3] == ' ') /* what stands between the options of launch and those of its job */
+            continue;
+        found++;
         snprintf(wanted, sizeof wanted, "`%.*s", (int)strcspn(option + 1, "= \n"), option + 1);
         if (!strstr(page, wanted))
             fail_msg("docs/command-line.md lacks %s of evenkeel %s", wanted, command);

@@ -8,9 +8,10 @@
 #     kill_host HOST       kills every process on it, and the host
 #     processes_on HOST    names what runs there
 #     remove_hosts         ends them all
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2154
 
 declare -A host_pid # its first process
+namespaces=(--net --mount --uts --pid --mount-proc)
 switch_pid=
 
 can_make_hosts() {
@@ -19,7 +20,14 @@ can_make_hosts() {
   for program in ip unshare nsenter setpriv; do
     command -v "$program" >/dev/null || { echo "skipped: no $program"; exit 77; }
   done
-  unshare --net --mount --uts --pid --fork --mount-proc ip link add name br0 type bridge 2>/dev/null ||
+  if ! unshare --mount true 2>/dev/null; then # in a chroot, which is no mount point
+    if grep -q shared: /proc/self/mountinfo; then
+      echo "skipped: what is mounted here would be seen outside"
+      exit 77
+    fi
+    namespaces+=(--propagation unchanged)
+  fi
+  unshare "${namespaces[@]}" --fork ip link add name br0 type bridge 2>/dev/null ||
     { echo "skipped: no network namespaces or bridges here"; exit 77; }
 }
 
@@ -28,7 +36,7 @@ hold() {
   local -n held=$1
   local outer
   shift
-  setpriv --pdeathsig KILL unshare --net --mount --uts --pid --mount-proc --fork --kill-child=KILL "$@" \
+  setpriv --pdeathsig KILL unshare "${namespaces[@]}" --fork --kill-child=KILL "$@" \
     </dev/null >/dev/null 2>&1 &
   outer=$!
   disown
@@ -39,7 +47,7 @@ hold() {
 inside() { # inside PID COMMAND...
   local pid=$1
   shift
-  nsenter --target "$pid" --net --uts --mount --pid -- "$@"
+  nsenter --target "$pid" --net --uts --mount --root --pid -- "$@"
 }
 
 # The first process of a host: runs what agents ask for, each a file with a line of shell.

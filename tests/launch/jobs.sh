@@ -3,9 +3,10 @@
 #     prepare_job       makes $scratch with job.yaml in it and goes there; everything ends with the script
 #     fail TEXT         ends the script, with what the job has said
 #     await SECONDS WHAT CONDITION...   fails where the condition does not come true in time
-#     check_end TEXT    after the end: evenkeel launch has said TEXT, the job went on from a checkpoint and is done, with
-#                       the losses of the unbroken run; nothing of it is left on the hosts of hosts.sh
-# shellcheck shell=bash
+#     check_done        after the end: the job is done, with the losses of the unbroken run; nothing of it is left on the
+#                       hosts of hosts.sh
+#     check_end TEXT    besides: evenkeel launch has said TEXT, and the job went on from a checkpoint
+# shellcheck shell=bash disable=SC2154
 
 command -v mpirun >/dev/null || { echo "skipped: no mpirun"; exit 77; }
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -27,7 +28,7 @@ prepare_job() {
   scratch=$(mktemp -d "${TMPDIR:-/tmp}/evenkeel-hosts-XXXXXX")
   trap clean_up EXIT
   export TMPDIR=$scratch
-  cd "$scratch"
+  cd "$scratch" || fail "no $scratch"
   cat >job.yaml <<END
 model: {layers: 2, hidden: 32, heads: 4, ffn: 64, vocab: 256, sequence: 16}
 data: {path: $text}
@@ -70,10 +71,14 @@ check_losses() {
 }
 
 check_end() {
-  local host
   grep -q "$1" output || fail "no \"$1\" in what evenkeel launch said"
-  [[ $(tail -n 1 metrics.jsonl) == *'"status":"done"'* ]] || fail "the last record is not that it is done"
   grep -q '"event":"resumed","step":[1-9]' metrics.jsonl || fail "it has not gone on from a checkpoint"
+  check_done
+}
+
+check_done() {
+  local host
+  [[ $(tail -n 1 metrics.jsonl) == *'"status":"done"'* ]] || fail "the last record is not that it is done"
   check_losses
   for host in "${!host_pid[@]}"; do
     await 8 "left on $host: $(job_processes "$host")" is_empty "$host"

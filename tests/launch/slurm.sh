@@ -39,7 +39,7 @@ END
 
 submit_job() {
   job=$(sbatch --parsable --output="$scratch/output" --ntasks-per-node=2 "$script" job.yaml \
-    --metrics metrics.jsonl --set checkpoint.dir=checkpoints --quiet "$@")
+    --metrics metrics.jsonl --set checkpoint.dir=checkpoints --quiet)
 }
 is_done() { [[ $(tail -n 1 metrics.jsonl) == *'"status":"done"'* ]]; }
 is_in_state() { [[ $(scontrol --oneliner show job "$job") == *" JobState=$1 "* ]]; }
