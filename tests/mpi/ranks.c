@@ -163,10 +163,10 @@ static ek_status check_loss(ek_engine *engine, void *user)
     float one = 1;
     double none;
     EK_TRY(make_world(&group, engine, EK_LANE_COMPUTE, 0));
+    ek_beat(engine, 77);
     EK_TRY(ek_vote(engine, 1, NULL, &none, 0));
     if (ek_engine_rank(engine) == 2)
         EK_TRY(ek_report(engine, "now", 3));
-    ek_beat(engine, 77);
     if (ek_engine_rank(engine) == 1 && ((const struct job *)user)->exits)
         _exit(3);
     if (ek_engine_rank(engine) == 1)
@@ -260,6 +260,8 @@ int main(int argc, char **argv)
     ek_status status = ek_launch_place(argv[1], &place);
     if (status == EK_OK)
         status = launch(argv[1], (uint32_t)strtoul(argv[2], NULL, 10), argv[3], &job);
+    if (place.process > 0 && status == EK_INVALID)
+        sleep(2); /* what all refuse, process 0 says, which ends the others */
     if (place.process == 0 && status != EK_OK)
         fprintf(stderr, "ranks: %s: %s\n", ek_status_text(status), ek_error());
     if (place.process == 0 && job.lost.rank != EK_NONE)
