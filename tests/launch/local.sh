@@ -85,5 +85,6 @@ echo "the leading process killed: done"
 forget
 "$command" launch --max-restarts 1 --mpirun=--nonsense -- train --config job.yaml --set checkpoint.dir=checkpoints >output 2>&1 &
 launch=$!
-expect 1 "2 starts without progress are enough"
+expect 1 "no restart any more (--max-restarts 1): no last record in its metrics"
+grep -q "start 2: " output || fail "there was no second start"
 echo "no start: given up"
