@@ -221,7 +221,7 @@ static void print(const bench *of, double vote_seconds)
     bool has_peer = of->seconds[0][PEER][0] > 0;
     for (size_t size = 0; size < SIZES; size++)
         memcpy(copies + size * ROUNDS, of->seconds[size][COPY], sizeof of->seconds[size][COPY]);
-    printf("engine %s, %u ranks, medians of %d rounds; memory: %.2f GB/s copied by %d threads\n"
+    printf("engine %s, %u ranks, medians of %d rounds; memory: %.2f GB/s by memcpy, threads: %d\n"
            "                                             algbw   busbw  of memory%s\n",
            ek_engine_name(of->engine), of->ranks, ROUNDS,
            1e-9 * (double)COPY_BYTES / ek_bench_median(copies, SIZES * ROUNDS), of->threads,
