@@ -256,6 +256,7 @@ void mpi_ask(ek_launcher *launcher, uint64_t wish)
 {
     struct supervisor *supervisor = (struct supervisor *)launcher;
     pthread_mutex_lock(&supervisor->mutex);
+    supervisor->wish = wish;
     mpi_tell_live(supervisor, WIRE_WISH, &wish, sizeof wish);
     pthread_mutex_unlock(&supervisor->mutex);
 }

@@ -24,8 +24,12 @@ void mpi_tell_connected(struct supervisor *supervisor, enum mpi_message_type typ
 
 /* ----------------------------------------------------------------------------------------------- visitors */
 
+/* All have come: the job begins, and what it was asked for before is known. Who is still at the door is none of it. */
 static void welcome_all(struct supervisor *supervisor)
 {
+    for (uint32_t i = 0; i < supervisor->base.ranks; i++)
+        wire_close(&supervisor->visitors[i]);
+    mpi_tell_live(supervisor, WIRE_WISH, &supervisor->wish, sizeof supervisor->wish);
     mpi_tell_live(supervisor, WIRE_WELCOME, supervisor->options->shared, supervisor->options->shared_bytes);
 }
 
@@ -53,7 +57,7 @@ static void seat_visitor(struct supervisor *supervisor, struct wire *visitor, co
 
 void mpi_listen_to_visitors(struct supervisor *supervisor)
 {
-    for (uint32_t i = 0; i < supervisor->base.ranks; i++) {
+    for (uint32_t i = 0; i < supervisor->base.ranks && supervisor->awaited; i++) {
         struct wire *visitor = &supervisor->visitors[i];
         if (visitor->fd < 0) {
             int fd = accept4(supervisor->job->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);

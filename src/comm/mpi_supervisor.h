@@ -51,6 +51,7 @@ struct supervisor {
     bool disturbed;         /* operations fail in this epoch */
     uint32_t vain;          /* epochs in a row that were disturbed without a loss */
     char trouble[JOB_TROUBLE_BYTES];
+    uint64_t wish; /* what ranks are asked for */
     bool any_lost, any_done;
     bool signalled; /* the job has had a signal: what ends then was ended by it */
     bool over;      /* the job ends now, with this: */
