@@ -46,7 +46,6 @@
 #include <stdatomic.h>
 #include <sys/types.h>
 
-#define JOB_RANKS_MOST 1024
 #define JOB_TICKS_PER_TIMEOUT 8
 #define JOB_HOST_BYTES 64
 #define JOB_TOKEN_BYTES 16
@@ -111,7 +110,7 @@ struct mpi_epoch {
     uint64_t epoch, committed_step;
     bool ok;
     bool renew; /* operations failed in the last one: communicators are made anew */
-    bool live[JOB_RANKS_MOST];
+    bool live[EK_RANKS_MOST];
 };
 
 #define JOB_TROUBLE_BYTES 256
