@@ -313,7 +313,7 @@ static ek_status run_again_and_again(restarts *state)
         if (!again)
             return status;
         if (failures > options->restarts_most)
-            return ek_fail_prefix(status, "%u starts without progress are enough: ", failures);
+            return ek_fail_prefix(status, "no restart any more (--max-restarts %u): ", options->restarts_most);
         fprintf(stderr, "evenkeel: the job ended after step %llu: %s\n", (unsigned long long)step, ek_error());
         pause_before(state, failures);
         if (state->interrupted || state->stopping)

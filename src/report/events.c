@@ -103,6 +103,12 @@ static void describe_device_error(const json_t *line, const char *place, char *t
     snprintf(text, TEXT_BYTES, "%s: Xid %.0f, %s", place, number(line, "xid"), string(line, "text"));
 }
 
+static void describe_resumed(const json_t *line, const char *place, char *text)
+{
+    (void)place;
+    snprintf(text, TEXT_BYTES, "goes on from the checkpoint of step %.0f", number(line, "step"));
+}
+
 /* "key value, key value" of all that no column has. */
 static void describe_fields(const json_t *line, char *text)
 {
@@ -129,7 +135,7 @@ static const struct {
     {"failure", true, describe_failure},           {"recovered", false, describe_recovered},
     {"rejoined", false, describe_rejoined},        {"adjusted", false, describe_adjusted},
     {"straggler", true, describe_straggler},       {"healed", true, describe_healed},
-    {"device_error", true, describe_device_error},
+    {"device_error", true, describe_device_error}, {"resumed", true, describe_resumed},
 };
 #define KIND_COUNT (sizeof kinds / sizeof *kinds)
 
@@ -143,7 +149,7 @@ static size_t find_kind(const char *name)
 
 /* --------------------------------------------------------------------------------------------- interface */
 
-ek_status ek_report_events_add(ek_report_events *events, const json_t *line, double step)
+ek_status ek_report_events_add(ek_report_events *events, const json_t *line, double step, double at)
 {
     if (events->count == events->room) {
         size_t room = events->room ? 2 * events->room : 64;
@@ -156,9 +162,8 @@ ek_status ek_report_events_add(ek_report_events *events, const json_t *line, dou
     struct ek_report_event *event = &events->events[events->count];
     char place[64];
     event->number = events->count++;
-    const json_t *at = json_object_get(line, "at");
     event->step = json_object_get(line, "step") ? number(line, "step") : step;
-    event->at = json_is_number(at) ? json_number_value(at) : NAN;
+    event->at = at;
     snprintf(event->name, sizeof event->name, "%s", string(line, "event"));
     end_whole(event->name, sizeof event->name);
     size_t kind = find_kind(event->name);

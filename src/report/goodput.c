@@ -44,6 +44,14 @@ ek_status ek_goodput_add_recovery(ek_goodput *goodput, double first, double last
     return EK_OK;
 }
 
+ek_status ek_goodput_redo(ek_goodput *goodput, size_t count, double noticed, double *tokens)
+{
+    *tokens = 0.0;
+    for (; count > 0 && goodput->step_count > 0; count--)
+        *tokens += goodput->steps[--goodput->step_count].tokens;
+    return ek_goodput_add_loss(goodput, noticed);
+}
+
 void ek_goodput_clear(ek_goodput *goodput)
 {
     free(goodput->steps);

@@ -3,7 +3,8 @@
  * Committed steps are productive; where a replica was reduced, as far as they took no longer for their tokens than
  * whole ones do (the median), taken together; the rest of them is "slower". What lies between the commit of a step and
  * the start of the attempt that committed the next is a gap: recovery as far as one went on in it, then lost work if a
- * loss was noticed in it, else start (before the first step) or other. */
+ * loss was noticed in it, or steps committed in it were done again from a checkpoint, else start (before the first
+ * step) or other. */
 #ifndef EK_REPORT_GOODPUT_H
 #define EK_REPORT_GOODPUT_H
 
@@ -46,6 +47,8 @@ ek_status ek_goodput_add_step(ek_goodput *goodput, ek_goodput_step step);
 ek_status ek_goodput_add_loss(ek_goodput *goodput, double noticed);
 /* first <= last. */
 ek_status ek_goodput_add_recovery(ek_goodput *goodput, double first, double last);
+/* The last `count` steps are to be done again, as was found at `noticed`: their time is lost. Returns their tokens. */
+ek_status ek_goodput_redo(ek_goodput *goodput, size_t count, double noticed, double *tokens);
 void ek_goodput_clear(ek_goodput *goodput);
 
 /* Seconds of each part; `end`: when the run ended. False in *has_whole: no step had all replicas whole, so none can be

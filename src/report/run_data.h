@@ -26,7 +26,8 @@ typedef enum ek_replica_chart {
 
 typedef struct ek_run_data {
     ek_thin job[EK_JOB_CHARTS], at;
-    uint32_t replicas, lines;       /* lines: in a chart of replicas */
+    uint32_t replicas, lines;       /* lines: in a chart of replicas; both the most of any step */
+    uint32_t last_replicas;         /* in the last step; 0: there may be any number now */
     ek_thin *of_replicas;           /* [EK_REPLICA_CHARTS][lines] */
     double *values;                 /* [replicas] scratch */
     double most[EK_REPLICA_CHARTS]; /* of any replica in any step */
@@ -36,6 +37,8 @@ typedef struct ek_run_data {
     ek_report_events events;
     double last_step, last_at; /* of the last commit */
     double last_moment;        /* of anything that the file tells of */
+    double began;              /* when the run was started that is read now, where it went on from a checkpoint */
+    bool goes_on;              /* it does, and nothing has told yet whether time began anew */
     size_t failures, returns;
 
     bool torn, ended, done;

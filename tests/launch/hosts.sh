@@ -1,5 +1,5 @@
 # Hosts on one machine, for scripts that source this. A host is a process with namespaces of its own: of the network,
-# joined to the others by a bridge; of processes; of its name and its /etc/hosts. The file system is shared. Nothing has
+# joined to the others by a bridge; of processes; of its name, its /etc/hosts and its /dev/shm. The file system is shared. Nothing has
 # a name on the machine itself, and all ends with the script, however that ends. Needs $scratch, a folder.
 #     make_hosts NAME...   starts them; they reach each other by name
 #     on HOST COMMAND...   runs a command there; its status is the command's
@@ -95,6 +95,7 @@ make_hosts() {
     hold pid "$scratch/host" "$scratch/$name.requests"
     host_pid[$name]=$pid
     inside "$pid" mount --bind "$scratch/hosts" /etc/hosts
+    inside "$pid" mount -t tmpfs tmpfs /dev/shm # ranks that are killed leave files of MPI there
     inside "$pid" hostname "$name"
     inside "$switch_pid" ip link add name "$name" type veth peer name eth0
     inside "$switch_pid" ip link set dev "$name" master br0 up

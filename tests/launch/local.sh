@@ -23,11 +23,13 @@ job_processes_here() {
     if [[ $(readlink "/proc/$pid/exe") =~ (evenkeel|mpirun|orterun|orted|prterun|prted)$ ]]; then echo "$pid"; fi
   done
 }
-# It has a session of its own.
+# The child of a process that mpirun started, beside rank 0.
 leading_process() {
-  local pid
+  local pid parent
   for pid in $(job_processes_here); do
-    if [[ $(ps -o sid= -p "$pid") -eq $pid ]]; then echo "$pid"; fi
+    parent=$(ps -o ppid= -p "$pid")
+    [[ $(readlink "/proc/$pid/exe") == */evenkeel && $(readlink "/proc/${parent// /}/exe") == */evenkeel ]] || continue
+    if [[ $(ps -o comm= -p "$pid") != "ek rank"* ]]; then echo "$pid"; fi
   done
 }
 has_checkpoint() { grep -qs '"event":"checkpoint","step"' metrics.jsonl; }
@@ -85,5 +87,6 @@ echo "the leading process killed: done"
 forget
 "$command" launch --max-restarts 1 --mpirun=--nonsense -- train --config job.yaml --set checkpoint.dir=checkpoints >output 2>&1 &
 launch=$!
-expect 1 "2 starts without progress are enough"
+expect 1 "no restart any more (--max-restarts 1): no last record in its metrics"
+grep -q "start 2: " output || fail "there was no second start"
 echo "no start: given up"

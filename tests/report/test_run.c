@@ -9,6 +9,7 @@
 
 #include "report/goodput.h"
 #include "report/run.h"
+#include "report/run_data.h"
 #include "testing.h"
 
 static char folder[] = "/tmp/evenkeel-report-XXXXXX";
@@ -174,6 +175,38 @@ static void test_many_replicas(void **state)
     json_decref(page);
 }
 
+/* Started again from the checkpoint of step 2, after step 4, on one replica of two: steps 3 and 4 count as done the
+ * second time, the first time is lost, and time goes on. */
+static void test_a_run_that_was_resumed(void **state)
+{
+    (void)state;
+    write_run(STEP(1, 1.0, 1.0, BOTH) STEP(2, 2.0, 1.0, BOTH) STEP(3, 3.0, 1.0, BOTH) STEP(
+        4, 4.0, 1.0,
+        BOTH) "{\"event\": \"end\", \"status\": \"failed\", \"reason\": \"a host is silent\", \"steps\": 4, "
+              "\"seconds\": 4.5}\n"
+              "{\"event\": \"resumed\", \"step\": 2}\n" STEP(3, 1.5, 1.0, REPLICA(0, 4)) STEP(4, 2.5, 1.0,
+                                                                                              REPLICA(0, 4))
+                  STEP(5, 3.5, 1.0,
+                       REPLICA(0, 4)) "{\"event\": \"end\", \"status\": \"done\", \"steps\": 5, \"seconds\": 3.5}\n");
+    ek_run_data run;
+    double seconds[EK_GOODPUT_PARTS];
+    bool has_whole;
+    assert_ok(ek_run_read(run_path, &run));
+    assert_true(run.done);
+    assert_int_equal(run.goodput.step_count, 5);
+    assert_float_equal(run.last_moment, 8.0, 1e-9); /* 4.5 + 3.5 */
+    assert_float_equal(run.tokens, 500.0, 1e-9);
+    assert_int_equal(run.job[EK_CHART_LOSS].count, 5);
+    assert_int_equal(run.of_replicas[EK_CHART_TP * run.lines].count, 5);
+    assert_int_equal(run.of_replicas[EK_CHART_TP * run.lines + 1].count, 2); /* there no longer */
+    assert_ok(ek_goodput_split(&run.goodput, run.last_moment, seconds, &has_whole));
+    assert_float_equal(seconds[EK_GOODPUT_PRODUCTIVE], 5.0, 1e-9);
+    assert_float_equal(seconds[EK_GOODPUT_LOST], 3.0, 1e-9); /* from 2.0 to 5.0, when the second step 3 began */
+    ek_run_clear(&run);
+    json_t *page = describe(); /* and it can be drawn */
+    json_decref(page);
+}
+
 /* 200,000 steps with 4,000 failures make a description of a megabyte. */
 static void test_long_run(void **state)
 {
@@ -257,9 +290,13 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_whole_run),       cmocka_unit_test(test_every_event),
-        cmocka_unit_test(test_unfinished_runs), cmocka_unit_test(test_many_replicas),
-        cmocka_unit_test(test_refusals),        cmocka_unit_test(test_long_run),
+        cmocka_unit_test(test_whole_run),
+        cmocka_unit_test(test_every_event),
+        cmocka_unit_test(test_unfinished_runs),
+        cmocka_unit_test(test_many_replicas),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_long_run),
+        cmocka_unit_test(test_a_run_that_was_resumed),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
