@@ -78,8 +78,7 @@ void mpi_lose(struct supervisor *supervisor, uint32_t rank, struct mpi_lost how)
     struct seat *seat = &supervisor->seats[rank];
     seat->state = SEAT_LOST;
     seat->just_lost = true;
-    seat->loss =
-        (ek_loss){.rank = rank, .cause = seat->killed ? EK_LOSS_SIGNAL : how.cause, .code = how.code, .note = how.note};
+    seat->loss = (ek_loss){.rank = rank, .cause = how.cause, .code = how.code, .note = how.note};
     supervisor->live--;
     supervisor->any_lost = true;
     supervisor->lost_in_epoch++;
@@ -239,7 +238,6 @@ ek_status mpi_kill(ek_launcher *launcher, uint32_t rank)
     struct seat *seat = &supervisor->seats[rank];
     if (seat->state != SEAT_LIVE)
         return ek_fail(EK_INVALID, "ek_launcher_kill: rank %u is not running", rank);
-    seat->killed = true;
     pthread_mutex_lock(&supervisor->mutex);
     wire_send(&seat->wire, WIRE_KILL, NULL, 0);
     pthread_mutex_unlock(&supervisor->mutex);

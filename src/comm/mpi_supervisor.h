@@ -22,7 +22,6 @@ struct seat {
     struct wire wire;
     char host[JOB_HOST_BYTES];
     uint64_t silent; /* ticks without a word */
-    bool killed;     /* on request */
     bool just_lost;  /* on_lost is still to be called */
     ek_loss loss;
     bool voted;
@@ -40,7 +39,8 @@ struct supervisor {
     struct pollfd *polled;  /* [2 ranks + 2] */
     uint32_t awaited, live; /* how many seats are */
     int signal_fd;
-    uint64_t tick_ns, next_tick_ns, until_ns;
+    uint64_t tick_ns, next_tick_ns;
+    uint64_t until_ns;     /* by then all must have said hello; when all is over, have gone */
     pthread_mutex_t mutex; /* of what is sent; the main thread has it, but while it waits and in callbacks */
     pthread_cond_t end_of_beats;
     pthread_t beater;
