@@ -1,4 +1,5 @@
-/* What is kept of a run's metrics while they are read: enough for the report, in little memory. */
+/* What is kept of a run's metrics while they are read: enough for the report, in little memory. A run that went on from
+ * a checkpoint has lines of steps that were done again; the later ones count. */
 #ifndef EK_REPORT_RUN_DATA_H
 #define EK_REPORT_RUN_DATA_H
 
@@ -26,7 +27,7 @@ typedef enum ek_replica_chart {
 
 typedef struct ek_run_data {
     ek_thin job[EK_JOB_CHARTS], at;
-    uint32_t replicas, lines;       /* lines: in a chart of replicas */
+    uint32_t replicas, lines;       /* replicas: the most in any step; lines: in a chart of replicas */
     ek_thin *of_replicas;           /* [EK_REPLICA_CHARTS][lines] */
     double *values;                 /* [replicas] scratch */
     double most[EK_REPLICA_CHARTS]; /* of any replica in any step */
@@ -34,6 +35,11 @@ typedef struct ek_run_data {
 
     ek_goodput goodput;
     ek_report_events events;
+    double *resumed; /* the step of each `resumed` in the file, then of it and all behind it the least */
+    size_t resumed_count, resumed_room;
+    size_t part;               /* which of them has been read last, from 1; 0: none yet */
+    uint32_t in_part;          /* replicas of each step since then; 0: none yet */
+    double launched;           /* when the launch that is read began; what follows is since the first one */
     double last_step, last_at; /* of the last commit */
     double last_moment;        /* of anything that the file tells of */
     size_t failures, returns;
@@ -42,8 +48,8 @@ typedef struct ek_run_data {
     char reason[512]; /* why it failed, if it ended so */
 } ek_run_data;
 
-/* EK_IO: the file cannot be read. EK_INVALID: it does not hold the metrics of a run; the text names the line. On
- * failure too *run is to be cleared. */
+/* EK_IO: the file cannot be read. EK_INVALID: it does not hold the metrics of a run, the text names the line, or it
+ * cannot be read twice. On failure too *run is to be cleared. */
 ek_status ek_run_read(const char *path, ek_run_data *run);
 void ek_run_clear(ek_run_data *run);
 

@@ -544,8 +544,10 @@ ek_status ek_monitor_resume(ek_monitor *monitor)
         snprintf(text, sizeof text, "goes on from the checkpoint of step %" PRIu64, run->briefing.resumed_step);
     else
         snprintf(text, sizeof text, "begins anew, there is no checkpoint");
-    return ek_journal_tell(&monitor->journal, row_now(monitor, run->briefing.resumed_step + 1, text),
-                           ek_journal_event(&monitor->journal, "resumed", run->briefing.resumed_step, EK_NONE));
+    ek_table_row row = row_now(monitor, run->briefing.resumed_step + 1, text);
+    json_t *event = ek_journal_event(&monitor->journal, "resumed", run->briefing.resumed_step, EK_NONE);
+    json_object_set_new(event, "at", json_real(row.seconds));
+    return ek_journal_tell(&monitor->journal, row, event);
 }
 
 bool ek_monitor_has_struck(const ek_monitor *monitor, size_t fault)

@@ -115,6 +115,8 @@ static void test_every_event(void **state)
         "replica 1 slot 1: unit 2 of layer.2.qkv was corrupt, healed from rank 5",
         "some device: Xid 63, <b>",
         "path \"/x\", bytes 5",
+        "1.50 MB in 0.31 s, training stood still for 12.0 ms",
+        "no room",
     };
     write_run(STEP(1, 1.0, 1.0, BOTH) //
               "{\"event\": \"adjusted\", \"step\": 2, \"replica\": 1, \"tp\": 3, \"power_watts\": 766.3, \"samples\": "
@@ -126,7 +128,10 @@ static void test_every_event(void **state)
               "{\"event\": \"healed\", \"step\": 2, \"replica\": 1, \"slot\": 1, \"tensor\": \"layer.2.qkv\", "
               "\"unit\": 2, \"from_rank\": 5}\n"
               "{\"event\": \"device_error\", \"step\": 2, \"xid\": 63, \"text\": \"<b>\"}\n"
-              "{\"event\": \"exported\", \"path\": \"/x\", \"bytes\": 5}\n");
+              "{\"event\": \"exported\", \"path\": \"/x\", \"bytes\": 5}\n"
+              "{\"event\": \"checkpoint\", \"step\": 2, \"bytes\": 1500000, \"seconds\": 0.31, "
+              "\"stood_seconds\": 0.012}\n"
+              "{\"event\": \"checkpoint_failed\", \"step\": 2, \"reason\": \"no room\"}\n");
     json_t *page = describe();
     json_t *rows = rows_of(page, 2);
     assert_int_equal(json_array_size(rows), sizeof told / sizeof *told);
@@ -154,6 +159,61 @@ static void test_unfinished_runs(void **state)
     assert_string_equal(json_string_value(json_array_get(json_object_get(page, "text"), 0)),
                         "The run failed: out of devices.");
     json_decref(page);
+}
+
+#define RESUMED(step, at) "{\"event\": \"resumed\", \"step\": " #step ", \"at\": " #at "}\n"
+#define GIVEN_UP "{\"event\": \"end\", \"status\": \"failed\", \"steps\": 1, \"loss\": 2.5, \"seconds\": 2.0}\n"
+
+/* Runs that go on from a checkpoint, on other replicas too: of steps that were done again the later lines count, and
+ * the times of launches are put one behind the other. */
+static void test_resumed_runs(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *steps, *times;
+        double parts[EK_GOODPUT_PARTS + 1]; /* productive, slower, lost, recovery, start, other; the total */
+    } runs[] = {
+        /* killed, and launched again on one replica */
+        {STEP(1, 1.5, 1.0, BOTH) STEP(2, 2.5, 1.0, BOTH) STEP(3, 3.5, 1.0, BOTH) RESUMED(1, 0.25)
+             STEP(2, 1.5, 1.0, REPLICA(0, 4)) "{\"event\": \"end\", \"status\": \"done\", \"seconds\": 2.0}\n",
+         "2",
+         "1",
+         {2.0, 0.0, 2.0, 0.0, 1.0, 0.5, 5.5}},
+        /* the last copy of a unit was lost: the same launch goes on */
+        {STEP(1, 1.5, 1.0, BOTH) STEP(2, 2.0, 0.5, BOTH) FAILURE RESUMED(1, 2.25) STEP(2, 3.5, 1.0, REDUCED) END,
+         "2",
+         "1",
+         {2.0, 0.0, 1.0, 0.0, 0.5, 0.5, 4.0}},
+        /* ended by a signal, with a checkpoint: nothing was lost */
+        {STEP(1, 1.5, 1.0, BOTH) GIVEN_UP RESUMED(1, 0.0) STEP(2, 1.5, 1.0, BOTH) END,
+         "2",
+         "1",
+         {2.0, 0.0, 0.0, 0.0, 1.0, 3.0, 6.0}},
+        /* no checkpoint yet */
+        {STEP(1, 1.5, 1.0, BOTH) RESUMED(0, 0.0) STEP(1, 1.5, 1.0, BOTH) STEP(2, 2.5, 1.0, BOTH),
+         "2",
+         "1",
+         {2.0, 0.0, 1.5, 0.0, 0.5, 0.0, 4.0}},
+        /* the second checkpoint that it went on from was the older one */
+        {STEP(1, 1.0, 1.0, BOTH) STEP(2, 2.0, 1.0, BOTH) STEP(3, 3.0, 1.0, BOTH) RESUMED(2, 0.0) STEP(3, 1.0, 1.0, BOTH)
+             RESUMED(1, 0.0) STEP(2, 1.0, 1.0, BOTH),
+         "2",
+         "2",
+         {2.0, 0.0, 3.0, 0.0, 0.0, 0.0, 5.0}},
+    };
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        write_run(runs[i].text);
+        json_t *page = describe();
+        assert_string_equal(fact(page, 1), runs[i].steps);
+        assert_string_equal(fact(page, 8), runs[i].times);
+        for (size_t part = 0; part <= EK_GOODPUT_PARTS; part++)
+            assert_true(json_real_value(json_array_get(json_array_get(rows_of(page, 0), part), 1)) ==
+                        runs[i].parts[part]);
+        json_t *loss = json_array_get(json_object_get(section_of(page, 1), "charts"), 0);
+        json_t *points = json_object_get(json_array_get(json_object_get(loss, "series"), 0), "points");
+        assert_int_equal(json_array_size(points), 2);
+        json_decref(page);
+    }
 }
 
 /* More replicas than lines can be told apart: three lines sum them up. */
@@ -224,6 +284,9 @@ static const struct {
     {STEP(1, 1, 1, "{\"tp\": 4}"), ":1: a replica needs \"power_watts\", a number that is not negative" NEEDED},
     {STEP(1, 1, 1, BOTH) STEP(2, 2, 1, REPLICA(0, 4)), ":2: a step of 1 replicas; the steps before have 2"},
     {RUN RUN, ":6: step 1 at 1.5 s after step 2 at 3.75 s; the metrics of one run are needed"},
+    {STEP(1, 1, 1, BOTH) RESUMED(1, 0) STEP(1, 1, 1, BOTH),
+     ":3: step 1 at 2 s after step 1 at 1 s; the metrics of one run are needed"},
+    {"{\"event\": \"resumed\"}\n", ":1: a resumed run needs \"step\", a number that is not negative" NEEDED},
     {"{\"event\": \"end\"}\n", ":1: the end needs \"seconds\", a number that is not negative" NEEDED},
 };
 
@@ -260,6 +323,7 @@ int main(void)
         cmocka_unit_test(test_whole_run),       cmocka_unit_test(test_every_event),
         cmocka_unit_test(test_unfinished_runs), cmocka_unit_test(test_many_replicas),
         cmocka_unit_test(test_refusals),        cmocka_unit_test(test_long_run),
+        cmocka_unit_test(test_resumed_runs),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
