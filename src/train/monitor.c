@@ -677,6 +677,8 @@ ek_status ek_monitor_finish(ek_monitor *monitor, ek_status status)
             printf("%llu %s committed in %.1f s, last loss %.6f, goodput %.1f %% (time spent on committed steps)\n",
                    (unsigned long long)monitor->committed_steps, plural(monitor->committed_steps, "step", "steps"),
                    wall, monitor->last_loss, 100.0 * goodput);
+        else if (status == EK_OK)
+            printf("nothing to do: the checkpoint has all %" PRIu64 " steps\n", monitor->last_step);
         else
             printf("no step committed in %.1f s\n", wall);
         if (monitor->saved_step && monitor->committed_steps)
