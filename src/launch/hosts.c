@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <netdb.h>
 #include <signal.h>
 #include <stdio.h>
@@ -166,9 +167,13 @@ ek_status ek_hosts_add_slurm(ek_hosts *hosts, const char *nodes, const char *tas
 
 /* ------------------------------------------------------------------------------------------------ probing */
 
-/* Only an address of this machine can be bound to. */
+/* Only an address of this machine can be bound to. Its own names need not be known to any resolver. */
 bool ek_host_is_here(const char *name)
 {
+    char own[HOST_NAME_MAX + 1] = "";
+    gethostname(own, sizeof own - 1);
+    if (strcmp(name, "localhost") == 0 || strcmp(name, own) == 0)
+        return true;
     struct addrinfo hints = {.ai_socktype = SOCK_DGRAM}, *addresses;
     if (getaddrinfo(name, NULL, &hints, &addresses) != 0)
         return false;

@@ -356,7 +356,7 @@ static const struct {
     {LEAST, "data.format=text",
      "--set data.format=text: data.format: found \"text\"; bytes, llmc or megatron is needed"},
     {LEAST, "data.format=", "--set data.format=: data.format: found nothing; bytes, llmc or megatron is needed"},
-    {LEAST, "engine.name=nccl", "--set engine.name=nccl: engine.name: found \"nccl\"; shm is needed"},
+    {LEAST, "engine.name=nccl", "--set engine.name=nccl: engine.name: found \"nccl\"; shm or mpi is needed"},
     {LEAST, "data.path=\"\"", "--set data.path=\"\": data.path: found \"\" in quotes; a string is needed"},
     {LEAST, "data.path=~", "--set data.path=~: data.path: found nothing; a string is needed"},
     {LEAST, "data.path=\"a\\0b\"", "--set data.path=\"a\\0b\": data.path: found \"a?b\" in quotes; a string is needed"},
