@@ -35,4 +35,7 @@ ek_status ek_bench_sim(void);
 /* How fast a checkpoint is written in the working directory, against how fast the disk there takes as many bytes. */
 ek_status ek_bench_checkpoint(void);
 
+/* All-reduce and reshard of an engine against the machine's memory: "shm", or "mpi" where mpirun has started this. */
+ek_status ek_bench_engines(void);
+
 #endif

@@ -227,8 +227,8 @@ EK_API uint32_t ek_engine_ranks(const ek_engine *engine); /* ranks of the job, p
 EK_API const char *ek_engine_name(const ek_engine *engine);
 EK_API bool ek_engine_is_new(const ek_engine *engine); /* a newcomer, until its first ek_agree returns */
 
-/* Zeroed memory, aligned to 64 bytes, that other ranks' operations can reach directly. EK_NO_MEMORY. Freed memory goes
- * back to the system. */
+/* Zeroed memory, aligned to 64 bytes; with "shm" other ranks' operations reach it directly. EK_NO_MEMORY. Freed memory
+ * goes back to the system. */
 EK_API ek_status ek_engine_alloc(ek_engine *engine, size_t bytes, void **memory);
 /* After a loss the memory is kept, for peers that still read it, until the next ek_agree. */
 EK_API void ek_engine_free(ek_engine *engine, void *memory);
@@ -346,26 +346,28 @@ EK_API ek_status ek_launcher_revive(ek_launcher *launcher, uint32_t rank);
  * and it is lost when its main has returned that. EK_INVALID if the rank is not running. */
 EK_API ek_status ek_launcher_kill(ek_launcher *launcher, uint32_t rank);
 
-/* In a callback of ek_launch: what ek_engine_asked is to return on every rank, from some time soon on. */
+/* In a callback of ek_launch, on_start too: what ek_engine_asked is to return on every rank, from some time soon on.
+ * Only the last wish is kept: what ranks are to tell apart lies in its bits. */
 EK_API void ek_launcher_ask(ek_launcher *launcher, uint64_t wish);
 
-/* The names of the engines of this build, then NULL: "shm", and "mpi" where MPI was found. */
+/* The names of the engines of this build, then NULL: "shm", and "mpi" where MPI was found. The library's own. */
 EK_API const char *const *ek_engines(void);
 
 /* How the processes of a job come about, which differs between engines. "shm": one process calls ek_launch, which
  * starts the ranks. "mpi": mpirun or srun starts a process per rank that is present, and all of them call ek_launch
  * with options that are alike. Process 0 leads: callbacks are called there alone. */
 typedef struct ek_place {
-    uint32_t process, processes; /* this one, and how many there are; "shm": 0 and 1 */
+    uint32_t process, processes; /* this one, and how many there are; "shm", or without mpirun: 0 and 1 */
     bool once;                   /* ek_launch can be called but once */
 } ek_place;
-/* Before ek_launch. EK_INVALID: there is no such engine in this build. */
+/* Before ek_launch, without starting MPI. EK_INVALID: there is no such engine in this build. */
 EK_API ek_status ek_launch_place(const char *engine, ek_place *place);
 
+#define EK_RANKS_MOST 1024
 #define EK_SHARED_BYTES 65536
 typedef struct ek_launch_options {
-    const char *engine; /* one of ek_engines() */
-    uint32_t ranks;
+    const char *engine;     /* one of ek_engines() */
+    uint32_t ranks;         /* of the job, present or not; at most EK_RANKS_MOST */
     const bool *absent;     /* [ranks] or NULL: ranks that are not started; never reported as lost */
     bool threads;           /* ranks are threads of this process instead of processes (for ThreadSanitizer) */
     double timeout_seconds; /* a rank without progress for so long (8 ms at least) is killed and lost; 0: never */
@@ -376,11 +378,12 @@ typedef struct ek_launch_options {
     double respawn_seconds;  /* each lost rank is started again so long after its loss, once settled; 0: none is */
     ek_status (*main)(ek_engine *engine, void *user); /* runs on every rank */
     /* What process 0 tells the others, NULL and 0 if nothing: before main, `shared` holds on every rank what it held in
-     * process 0 after on_start. At most EK_SHARED_BYTES. */
+     * process 0 after on_start. At most EK_SHARED_BYTES, and as many in every process. */
     void *shared;
     size_t shared_bytes;
     /* In the launching thread, any may be NULL; a status other than EK_OK ends the job with it. */
-    ek_status (*on_start)(void *user, ek_launcher *launcher); /* before the ranks; the launcher lives as long as they */
+    /* Before any rank's main. The launcher lives as long as the ranks. */
+    ek_status (*on_start)(void *user, ek_launcher *launcher);
     ek_status (*on_report)(void *user, uint32_t rank, const void *record, size_t bytes);
     ek_status (*on_lost)(void *user, const ek_loss *loss);
     /* SIGINT, SIGTERM, SIGHUP or SIGUSR1 has come: EK_OK, and the job goes on. NULL: the first three end it, and
@@ -400,11 +403,13 @@ typedef struct ek_launch_options {
  * that is a process ends without flushing stdio streams: main does, where it writes to one.
  *
  * "mpi" differs in this: no rank comes back (ek_launcher_revive, respawn_seconds), there are no threads and no emulated
- * links; without ULFM the first loss ends the job with EK_PEER_LOST, as does the silence of a whole host. Process 0
- * goes on, and returns, in a child of the process that mpirun started, which watches over rank 0 and ends with the
- * child's exit status: so the leading side outlives its rank. The other processes return with the same status and text
- * as it does, unless their rank is lost: then they end as it did (with ULFM by SIGKILL, where it did not by a signal).
- * SIGUSR2 to the process that mpirun started is SIGTERM to the leading one, for mpirun makes SIGTERM its own business. */
+ * links; without ULFM the first loss ends the job with EK_PEER_LOST, as does the silence of a whole host for
+ * timeout_seconds, or 2 s where that is longer; while MPI begins, ends or makes communicators anew a rank may be
+ * without progress for a minute. Process 0 goes on, and returns, in a child of the process that mpirun started, which
+ * watches over rank 0 and ends with the child's exit status: so the leading side outlives its rank. The other processes
+ * return with the same status and text as it does, unless their rank is lost: then they end as it did (with ULFM by
+ * SIGKILL, where it did not by a signal). SIGUSR2 to the process that mpirun started is SIGTERM to the leading one, for
+ * mpirun makes SIGTERM its own business. */
 EK_API ek_status ek_launch(const ek_launch_options *options);
 
 /* -------------------------------------------------------------------------------------------------- sync */

@@ -138,9 +138,9 @@ static ek_status take_lock(ek_checkpoint_dir *dir)
     dir->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (dir->lock < 0)
         return fail_path(path, "cannot be made");
-    if (flock(dir->lock, LOCK_EX | LOCK_NB) != 0 && errno != EWOULDBLOCK)
-        return fail_path(path, "cannot be locked");
     if (flock(dir->lock, LOCK_EX | LOCK_NB) != 0) {
+        if (errno != EWOULDBLOCK)
+            return fail_path(path, "cannot be locked");
         EK_TRY(read_lock(dir, holder));
         return ek_fail(EK_INVALID, "%s: another run writes there (process %s); give each its own", dir->path,
                        *holder ? holder : "unknown");

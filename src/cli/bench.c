@@ -19,13 +19,14 @@ static const struct {
                   {"expert-overhead", ek_bench_expert_overhead},
                   {"dispatch", ek_bench_dispatch},
                   {"sim", ek_bench_sim},
-                  {"checkpoint", ek_bench_checkpoint}};
+                  {"checkpoint", ek_bench_checkpoint},
+                  {"engines", ek_bench_engines}};
 #define BENCHMARK_COUNT (sizeof benchmarks / sizeof *benchmarks)
 
 static const struct argp_option options[] = {
     {"only", KEY_ONLY, "NAME", 0,
-     "Run that one alone: speed, recovery, return, overhead, expert-overhead, dispatch, sim or checkpoint; may be "
-     "repeated",
+     "Run that one alone: speed, recovery, return, overhead, expert-overhead, dispatch, sim, checkpoint or engines; "
+     "may be repeated",
      0},
     {0},
 };

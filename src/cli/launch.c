@@ -31,6 +31,8 @@ static const struct argp_option options[] = {
     {0},
 };
 
+_Static_assert(EK_MAX_REPLICAS <= EK_FIT_REPLICAS_MOST, "every job that a configuration may have can be fitted");
+
 /* The command line, as parsed. */
 typedef struct launch_line {
     ek_hosts hosts;

@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_RANKS 1024
-
 static const struct ek_engine_operations *const engines[] = {
     &ek_engine_shm,
 #ifdef EK_MPI
@@ -53,8 +51,8 @@ ek_status ek_launch(const ek_launch_options *options)
 {
     if (!options || !options->main)
         return ek_fail(EK_INVALID, "ek_launch: main is NULL");
-    if (options->ranks < 1 || options->ranks > MAX_RANKS)
-        return ek_fail(EK_INVALID, "ek_launch: %u ranks; 1 to %d are allowed", options->ranks, MAX_RANKS);
+    if (options->ranks < 1 || options->ranks > EK_RANKS_MOST)
+        return ek_fail(EK_INVALID, "ek_launch: %u ranks; 1 to %d are allowed", options->ranks, EK_RANKS_MOST);
     uint32_t present = options->ranks;
     for (uint32_t rank = 0; options->absent && rank < options->ranks; rank++)
         present -= options->absent[rank];

@@ -5,9 +5,10 @@
  *     guard        the process that mpirun started. It watches over its rank: kills it when its heart stops, tells how
  *                  it ended, dies as it did. It passes messages between its rank and the supervisor.
  *     rank         its child: runs main; the only one that calls MPI.
- *     supervisor   in process 0 another child, in a process group of its own, since it must outlive rank 0. It decides
- * who is lost, what is committed and what is agreed, as the launching thread of the engine "shm" does, and calls the
- * callbacks.
+ *     supervisor   in process 0 another child, in a process group of its own, since it must outlive rank 0.
+ *
+ * The supervisor decides who is lost, what is committed and what is agreed, as the launching thread of the engine "shm"
+ * does, and calls the callbacks.
  *
  * Rank and guard share a page of memory (struct mpi_page), and a pipe to the guard; guards talk to the supervisor over
  * TCP (wire.h). MPI moves data, and nothing else.
@@ -27,8 +28,9 @@
  * A host that is cut off is noticed by silence on both sides; MPI's run-time does not outlive that, so the job ends.
  * Nor does it end by itself, before TCP has given the connection up, some 15 minutes later: the guards end it.
  *
- * Files: mpi_launch.c forks; mpi_guard.c; mpi_supervisor.c; mpi_rank.c a rank's life, vote, agreement; mpi_lane.c
- * messages; mpi_collectives.c; mpi_ulfm.c the calls that not every MPI has; wire.c; heap.c and queue.c as in "shm". */
+ * Files: mpi_launch.c forks; mpi_guard.c; mpi_supervisor.h names the three of the supervisor; mpi_rank.c a rank's life,
+ * vote, agreement; mpi_lane.c messages; mpi_collectives.c; mpi_ulfm.c the calls that not every MPI has; wire.c; heap.c
+ * and queue.c as in "shm". */
 #ifndef EK_COMM_MPI_H
 #define EK_COMM_MPI_H
 
@@ -44,7 +46,6 @@
 #include <stdatomic.h>
 #include <sys/types.h>
 
-#define JOB_RANKS_MOST 1024
 #define JOB_TICKS_PER_TIMEOUT 8
 #define JOB_HOST_BYTES 64
 #define JOB_TOKEN_BYTES 16
@@ -101,7 +102,6 @@ struct mpi_decision {
 };
 
 struct mpi_consent {
-    uint64_t epoch;
     ek_agreement_kind kind;
     bool ok;
 };
@@ -110,7 +110,7 @@ struct mpi_epoch {
     uint64_t epoch, committed_step;
     bool ok;
     bool renew; /* operations failed in the last one: communicators are made anew */
-    bool live[JOB_RANKS_MOST];
+    bool live[EK_RANKS_MOST];
 };
 
 #define JOB_TROUBLE_BYTES 256

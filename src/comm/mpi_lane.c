@@ -3,6 +3,7 @@
  * mpi.h for what happens when one fails. */
 #include "comm/mpi_rank.h"
 
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +11,8 @@
 #include <unistd.h>
 
 #define NAP_NS 20000
+/* Before the first nap the core is left to others so often: what is small has come by then. */
+#define YIELDS 50
 #define BEAT_NS 10000000
 /* MPI counts in int. */
 #define PIECE_BYTES ((size_t)1 << 30)
@@ -184,7 +187,11 @@ static void pause_between(struct mpi_lane *lane, uint32_t polls)
 {
     if (lane->beats)
         mpi_beat(lane->engine);
-    if (polls > lane->engine->spins)
+    if (polls <= lane->engine->spins)
+        return;
+    if (polls <= lane->engine->spins + YIELDS)
+        sched_yield();
+    else
         nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
 }
 

@@ -150,7 +150,7 @@ static ek_status mpi_agree(ek_engine *base, ek_agreement_kind kind, bool ok, ek_
     struct mpi_engine *engine = (struct mpi_engine *)base;
     for (int lane = 0; lane < EK_LANES; lane++)
         queue_drain(&engine->lanes[lane].queue);
-    struct mpi_consent consent = {.epoch = engine->epoch, .kind = kind, .ok = ok};
+    struct mpi_consent consent = {.kind = kind, .ok = ok};
     mpi_tell(engine, WIRE_AGREE, &consent, sizeof consent);
     await_word(engine, &engine->page->epoch, engine->epoch);
 

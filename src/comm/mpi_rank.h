@@ -41,7 +41,7 @@ struct mpi_engine {
     bool has_lost;       /* since the beginning */
     int *comm_ranks;     /* [ranks] place in the lanes' communicators */
     ek_agreement agreement;
-    bool live[JOB_RANKS_MOST], newcomers[JOB_RANKS_MOST];
+    bool live[EK_RANKS_MOST], newcomers[EK_RANKS_MOST];
     struct mpi_lane lanes[EK_LANES];
 };
 

@@ -2,8 +2,8 @@
 #include "comm/queue.h"
 
 #include "comm/clock.h"
+#include "comm/thread.h"
 
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -107,14 +107,9 @@ static void *run_queue(void *argument)
     return NULL;
 }
 
-/* Signals are for the program's own threads. */
 static ek_status start_thread(struct queue *queue)
 {
-    sigset_t all, old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int error = pthread_create(&queue->thread, NULL, run_queue, queue);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    int error = thread_start(&queue->thread, run_queue, queue);
     if (error)
         return ek_fail(EK_SYSTEM, "cannot start the thread of a lane: %s", strerror(error));
     queue->running = true;

@@ -301,7 +301,7 @@ static ek_status run_again_and_again(restarts *state)
     uint64_t step = 0;
     for (;;) {
         if (fit_hosts(state) != EK_OK) /* hosts that were too few from the beginning are an input that is refused */
-            return ek_fail_prefix(state->starts > 0 ? EK_SYSTEM : EK_INVALID, "%s", "");
+            return state->starts > 0 ? EK_SYSTEM : EK_INVALID;
         state->starts++;
         announce(state);
         EK_TRY(run_once(state));

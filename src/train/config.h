@@ -16,7 +16,6 @@
 #include "model/model.h"
 
 #define EK_MAX_REPLICAS 256
-#define EK_RANKS_MOST 1024
 
 typedef enum ek_parallel_mode { EK_MODE_TP, EK_MODE_EP } ek_parallel_mode;
 

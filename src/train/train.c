@@ -107,7 +107,7 @@ static ek_status launch_ranks(ek_run *run)
 static ek_status launch(ek_run *run)
 {
     ek_status status = launch_ranks(run);
-    return status == EK_INVALID ? ek_fail_prefix(EK_SYSTEM, "%s", "") : status;
+    return status == EK_INVALID ? EK_SYSTEM : status;
 }
 
 /* In a process that does not lead, which leaves it to the leading one to say what is wrong. */
@@ -374,7 +374,7 @@ ek_status ek_train(const ek_train_options *options)
     ek_data *data = NULL;
     ek_status status = prepare(&run, &data);
     if (status != EK_OK)
-        status = status == EK_NO_MEMORY ? status : ek_fail_prefix(EK_INVALID, "%s", "");
+        status = status == EK_NO_MEMORY ? status : EK_INVALID;
     else if (run.place.process > 0)
         status = follow(&run);
     else

@@ -23,11 +23,13 @@ job_processes_here() {
     if [[ $(readlink "/proc/$pid/exe") =~ (evenkeel|mpirun|orterun|orted|prterun|prted)$ ]]; then echo "$pid"; fi
   done
 }
-# It has a session of its own.
+# The child of a process that mpirun started, beside rank 0.
 leading_process() {
-  local pid
+  local pid parent
   for pid in $(job_processes_here); do
-    if [[ $(ps -o sid= -p "$pid") -eq $pid ]]; then echo "$pid"; fi
+    parent=$(ps -o ppid= -p "$pid")
+    [[ $(readlink "/proc/$pid/exe") == */evenkeel && $(readlink "/proc/${parent// /}/exe") == */evenkeel ]] || continue
+    if [[ $(ps -o comm= -p "$pid") != "ek rank"* ]]; then echo "$pid"; fi
   done
 }
 has_checkpoint() { grep -qs '"event":"checkpoint","step"' metrics.jsonl; }

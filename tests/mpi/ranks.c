@@ -4,8 +4,11 @@
 #include "mpi/program.h"
 
 #include <inttypes.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 /* What process 0 hears, and what ranks are told. */
@@ -155,6 +158,97 @@ static ek_status print_report(void *user, uint32_t rank, const void *record, siz
     return EK_OK;
 }
 
+static ek_status ask_at_start(void *user, ek_launcher *launcher)
+{
+    (void)user;
+    ek_launcher_ask(launcher, 5);
+    return EK_OK;
+}
+
+/* What was asked for before any rank ran is heard by all. */
+static ek_status check_asked(ek_engine *engine, void *user)
+{
+    (void)user;
+    for (int naps = 0; ek_engine_asked(engine) != 5 && naps < 1000; naps++) {
+        usleep(2000);
+        ek_beat(engine, 0);
+    }
+    CHECK(ek_engine_asked(engine) == 5);
+    return EK_OK;
+}
+
+/* The launching side of the engine "mpi" listens: where is written into the file "port". */
+static ek_status write_port(void *user, ek_launcher *launcher)
+{
+    (void)user;
+    (void)launcher;
+    for (int fd = 3; fd < 256; fd++) {
+        int listens = 0;
+        struct sockaddr_in place;
+        socklen_t size = sizeof listens, place_size = sizeof place;
+        if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 || !listens)
+            continue;
+        FILE *file = fopen("port.new", "w");
+        if (!file || getsockname(fd, (struct sockaddr *)&place, &place_size) != 0)
+            return ek_fail(EK_SYSTEM, "no port");
+        fprintf(file, "%d\n", ntohs(place.sin_port));
+        fclose(file);
+        return rename("port.new", "port") == 0 ? EK_OK : ek_fail(EK_SYSTEM, "no file \"port\"");
+    }
+    return ek_fail(EK_SYSTEM, "nobody listens");
+}
+
+static bool await_file(const char *path)
+{
+    for (int naps = 0; access(path, F_OK) != 0; naps++) {
+        if (naps == 2000)
+            return false;
+        usleep(5000);
+    }
+    return true;
+}
+
+/* Connects where the job's processes do, before the last of them has come, says nothing, and goes when the job runs. */
+static void visit(void)
+{
+    int port = 0, fd = socket(AF_INET, SOCK_STREAM, 0);
+    FILE *file = await_file("port") ? fopen("port", "r") : NULL;
+    if (!file || fscanf(file, "%d", &port) != 1)
+        exit(1);
+    fclose(file);
+    struct sockaddr_in place = {
+        .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    if (connect(fd, (struct sockaddr *)&place, sizeof place) != 0)
+        exit(1);
+    if (fork() == 0)
+        _exit(!await_file("begun"));
+    close(fd);
+}
+
+/* A second of a job that does nothing. */
+static ek_status check_visited(ek_engine *engine, void *user)
+{
+    (void)user;
+    FILE *file = ek_engine_rank(engine) == 0 ? fopen("begun", "w") : NULL;
+    if (file)
+        fclose(file);
+    for (int i = 0; i < 100; i++) {
+        usleep(10000);
+        ek_beat(engine, 0);
+    }
+    return EK_OK;
+}
+
+/* The launching side has slept most of the time. */
+static ek_status check_idle(void)
+{
+    struct rusage used;
+    getrusage(RUSAGE_SELF, &used);
+    double seconds = (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
+                     1e-6 * (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec);
+    return seconds < 0.3 ? EK_OK : ek_fail(EK_CORRUPT, "the launching side took %.2f s of CPU time", seconds);
+}
+
 /* Rank 1 exits, or is killed by the launching side when rank 2 has reported; with ULFM the others go on. */
 static ek_status check_loss(ek_engine *engine, void *user)
 {
@@ -233,6 +327,14 @@ static ek_status launch(const char *engine, uint32_t ranks, const char *check, s
         options.on_signal = ask_by_signal;
         options.on_report = print_report;
     }
+    if (strcmp(check, "asked") == 0) {
+        options.main = check_asked;
+        options.on_start = ask_at_start;
+    }
+    if (strcmp(check, "visited") == 0) {
+        options.main = check_visited;
+        options.on_start = write_port;
+    }
     job->exits = strcmp(check, "exit") == 0;
     if (strcmp(check, "kill") == 0 || job->exits) {
         options.main = check_loss;
@@ -258,8 +360,13 @@ int main(int argc, char **argv)
         job.seed = strtoull(argv[4], NULL, 10);
     ek_place place;
     ek_status status = ek_launch_place(argv[1], &place);
+    bool visited = strcmp(argv[3], "visited") == 0;
+    if (visited && place.process == 1)
+        visit();
     if (status == EK_OK)
         status = launch(argv[1], (uint32_t)strtoul(argv[2], NULL, 10), argv[3], &job);
+    if (status == EK_OK && visited && place.process == 0)
+        status = check_idle();
     if (place.process > 0 && status == EK_INVALID)
         sleep(2); /* what all refuse, process 0 says, which ends the others */
     if (place.process == 0 && status != EK_OK)

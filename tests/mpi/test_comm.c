@@ -130,6 +130,20 @@ static void test_signals(void **state)
     assert_well(run);
 }
 
+static void test_asked_before_the_start(void **state)
+{
+    (void)state;
+    assert_int_equal(system(RANKS_PROGRAM " shm 3 asked"), 0);
+    assert_well(start_ranks(false, "3", "asked", NULL));
+}
+
+/* Who connects and is none of the job's. */
+static void test_visitor(void **state)
+{
+    (void)state;
+    assert_well(start_ranks(false, "2", "visited", NULL));
+}
+
 static void test_kill_without_ulfm(void **state)
 {
     (void)state;
@@ -144,7 +158,8 @@ int main(void)
         cmocka_unit_test(test_operations),        cmocka_unit_test(test_random_programs),
         cmocka_unit_test(test_sizes_that_differ), cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_overlap),           cmocka_unit_test(test_signals),
-        cmocka_unit_test(test_kill_without_ulfm),
+        cmocka_unit_test(test_kill_without_ulfm), cmocka_unit_test(test_asked_before_the_start),
+        cmocka_unit_test(test_visitor),
     };
     require_mpirun(false);
     int result = cmocka_run_group_tests(tests, NULL, NULL);
