@@ -51,6 +51,14 @@ static void place_spares(const ek_fit_job *job, const uint32_t *slots, size_t ho
     fit->ranks += fit->spares;
 }
 
+static bool any_is_there(const uint32_t *slots, size_t hosts)
+{
+    for (size_t h = 0; h < hosts; h++)
+        if (slots[h] > 0)
+            return true;
+    return false;
+}
+
 ek_status ek_fit_make(const ek_fit_job *job, const uint32_t *slots, size_t hosts, ek_fit *fit, uint32_t *used)
 {
     uint32_t placed = 0;
@@ -63,8 +71,10 @@ ek_status ek_fit_make(const ek_fit_job *job, const uint32_t *slots, size_t hosts
     for (size_t h; placed < job->dp && (h = find_reduced(job, slots, used, hosts)) < hosts; placed++)
         used[h] = slots[h];
     if (placed == 0)
-        return ek_fail(EK_INVALID, "no host has %u slots, what the smallest replica needs (parallel.min_tp)",
-                       job->min_tp);
+        return any_is_there(slots, hosts)
+                   ? ek_fail(EK_INVALID, "no host has %u %s, what the smallest replica needs (parallel.min_tp)",
+                             job->min_tp, job->min_tp == 1 ? "slot" : "slots")
+                   : ek_fail(EK_INVALID, "no host answers");
     number_replicas(job, used, hosts, fit);
     place_spares(job, slots, hosts, fit, used);
     return EK_OK;
@@ -80,7 +90,8 @@ void ek_fit_describe(const ek_fit *fit, const char *parallelism, char *text, siz
     size_t length = 0;
     text[0] = '\0';
     for (uint32_t r = 0; r < fit->dp && length < size; r++)
-        length += (size_t)snprintf(text + length, size - length, "%s%s%u", r > 0 ? "+" : "", parallelism, fit->degrees[r]);
+        length +=
+            (size_t)snprintf(text + length, size - length, "%s%s%u", r > 0 ? "+" : "", parallelism, fit->degrees[r]);
     if (fit->spares > 0 && length < size)
         snprintf(text + length, size - length, ", %u %s", fit->spares, fit->spares == 1 ? "spare" : "spares");
 }

@@ -57,68 +57,73 @@ static const char *describe_place(const json_t *line, char text[64])
     return text;
 }
 
-static void describe_failure(const json_t *line, const char *place, char *text)
+typedef struct event_words {
+    const char *place, *parallelism;
+} event_words;
+
+static void describe_failure(const json_t *line, const event_words *words, char *text)
 {
-    snprintf(text, TEXT_BYTES, "%s lost in %s (%s)", place, string(line, "phase"), string(line, "cause"));
+    snprintf(text, TEXT_BYTES, "%s lost in %s (%s)", words->place, string(line, "phase"), string(line, "cause"));
 }
 
-static void describe_recovered(const json_t *line, const char *place, char *text)
+static void describe_recovered(const json_t *line, const event_words *words, char *text)
 {
     char outcome[32] = "is retired";
     if (number(line, "tp") > 0)
-        snprintf(outcome, sizeof outcome, "goes on as TP%.0f", number(line, "tp"));
-    snprintf(text, TEXT_BYTES, "%s %s after %.1f ms, %.2f MB moved, %s redone", place, outcome,
+        snprintf(outcome, sizeof outcome, "goes on as %s%.0f", words->parallelism, number(line, "tp"));
+    snprintf(text, TEXT_BYTES, "%s %s after %.1f ms, %.2f MB moved, %s redone", words->place, outcome,
              1e3 * number(line, "seconds"), 1e-6 * number(line, "bytes"),
              number(line, "redone_steps") > 0 ? "the step is" : "nothing is");
 }
 
-static void describe_adjusted(const json_t *line, const char *place, char *text)
+static void describe_adjusted(const json_t *line, const event_words *words, char *text)
 {
     char predicted[48] = "";
     if (number(line, "predicted_seconds") > 0)
         snprintf(predicted, sizeof predicted, ", %.1f ms busy predicted", 1e3 * number(line, "predicted_seconds"));
-    snprintf(text, TEXT_BYTES, "%s: TP%.0f, %.0f W, %.0f samples%s", place, number(line, "tp"),
-             number(line, "power_watts"), number(line, "samples"), predicted);
+    snprintf(text, TEXT_BYTES, "%s: %s%.0f, %.0f W, %.0f samples%s", words->place, words->parallelism,
+             number(line, "tp"), number(line, "power_watts"), number(line, "samples"), predicted);
 }
 
-static void describe_rejoined(const json_t *line, const char *place, char *text)
+static void describe_rejoined(const json_t *line, const event_words *words, char *text)
 {
     (void)line;
-    snprintf(text, TEXT_BYTES, "%s is back", place);
+    snprintf(text, TEXT_BYTES, "%s is back", words->place);
 }
 
-static void describe_straggler(const json_t *line, const char *place, char *text)
+static void describe_straggler(const json_t *line, const event_words *words, char *text)
 {
-    snprintf(text, TEXT_BYTES, "%s is slower than its peers: %.1f ms busy", place, 1e3 * number(line, "busy_seconds"));
+    snprintf(text, TEXT_BYTES, "%s is slower than its peers: %.1f ms busy", words->place,
+             1e3 * number(line, "busy_seconds"));
 }
 
-static void describe_healed(const json_t *line, const char *place, char *text)
+static void describe_healed(const json_t *line, const event_words *words, char *text)
 {
-    snprintf(text, TEXT_BYTES, "%s: unit %.0f of %s was corrupt, healed from rank %.0f", place, number(line, "unit"),
-             string(line, "tensor"), number(line, "from_rank"));
+    snprintf(text, TEXT_BYTES, "%s: unit %.0f of %s was corrupt, healed from rank %.0f", words->place,
+             number(line, "unit"), string(line, "tensor"), number(line, "from_rank"));
 }
 
-static void describe_device_error(const json_t *line, const char *place, char *text)
+static void describe_device_error(const json_t *line, const event_words *words, char *text)
 {
-    snprintf(text, TEXT_BYTES, "%s: Xid %.0f, %s", place, number(line, "xid"), string(line, "text"));
+    snprintf(text, TEXT_BYTES, "%s: Xid %.0f, %s", words->place, number(line, "xid"), string(line, "text"));
 }
 
-static void describe_checkpoint(const json_t *line, const char *place, char *text)
+static void describe_checkpoint(const json_t *line, const event_words *words, char *text)
 {
-    (void)place;
+    (void)words;
     snprintf(text, TEXT_BYTES, "%.2f MB in %.2f s, training stood still for %.1f ms", 1e-6 * number(line, "bytes"),
              number(line, "seconds"), 1e3 * number(line, "stood_seconds"));
 }
 
-static void describe_checkpoint_failed(const json_t *line, const char *place, char *text)
+static void describe_checkpoint_failed(const json_t *line, const event_words *words, char *text)
 {
-    (void)place;
+    (void)words;
     snprintf(text, TEXT_BYTES, "%s", string(line, "reason"));
 }
 
-static void describe_resumed(const json_t *line, const char *place, char *text)
+static void describe_resumed(const json_t *line, const event_words *words, char *text)
 {
-    (void)place;
+    (void)words;
     if (number(line, "step") > 0)
         snprintf(text, TEXT_BYTES, "the run goes on from the checkpoint of step %.0f", number(line, "step"));
     else
@@ -146,7 +151,7 @@ static void describe_fields(const json_t *line, char *text)
 static const struct {
     const char *name;
     bool bad;
-    void (*describe)(const json_t *line, const char *place, char *text);
+    void (*describe)(const json_t *line, const event_words *words, char *text);
 } kinds[] = {
     {"failure", true, describe_failure},
     {"recovered", false, describe_recovered},
@@ -191,7 +196,8 @@ ek_status ek_report_events_add(ek_report_events *events, const json_t *line, dou
     end_whole(event->name, sizeof event->name);
     size_t kind = find_kind(event->name);
     if (kind < KIND_COUNT)
-        kinds[kind].describe(line, describe_place(line, place), event->text);
+        kinds[kind].describe(line, &(event_words){describe_place(line, place), events->expert_parallel ? "EP" : "TP"},
+                             event->text);
     else
         describe_fields(line, event->text);
     end_whole(event->text, sizeof event->text);

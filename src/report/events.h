@@ -3,12 +3,14 @@
 #define EK_REPORT_EVENTS_H
 
 #include <jansson.h>
+#include <stdbool.h>
 
 #include <evenkeel.h>
 
 typedef struct ek_report_events {
     struct ek_report_event *events; /* in the order of the file */
     size_t count, room;
+    bool expert_parallel; /* degrees are EP's */
 } ek_report_events;
 
 /* An event's line of metrics (docs/metrics.md), of any kind; one that has no step gets `step`. Its time counts from

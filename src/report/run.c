@@ -161,7 +161,10 @@ static json_t *describe_replica_chart(const ek_run_data *run, ek_replica_chart c
         json_array_append_new(
             series, describe_series(name, &run->of_replicas[chart * run->lines + line], replica_charts[chart].kind));
     }
-    return describe_chart(&replica_charts[chart], series);
+    chart_words words = replica_charts[chart];
+    if (chart == EK_CHART_TP && run->events.expert_parallel)
+        words.name = "EP degree";
+    return describe_chart(&words, series);
 }
 
 /* What the charts leave out, in words. */

@@ -51,7 +51,10 @@ static ek_status survey(void *user, const json_t *line)
     const char *event = json_string_value(json_object_get(line, "event"));
     if (event)
         return strcmp(event, "resumed") == 0 ? note_resumed(run, line) : EK_OK;
-    size_t replicas = json_array_size(json_object_get(line, "replicas"));
+    const json_t *list = json_object_get(line, "replicas");
+    size_t replicas = json_array_size(list);
+    if (json_object_get(json_array_get(list, 0), "dispatch_bytes")) /* of mode ep alone */
+        run->events.expert_parallel = true;
     if (replicas <= REPLICAS_MOST && replicas > run->replicas) /* others are refused when they are read */
         run->replicas = (uint32_t)replicas;
     return EK_OK;

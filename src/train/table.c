@@ -59,9 +59,12 @@ void ek_table_print(const ek_table *table, FILE *out)
     fputc('\n', out);
     for (size_t i = 0; i < table->count; i++) {
         const struct ek_table_line *line = &table->lines[i];
-        fprintf(out, "%8llu  %7.2f s  %-*s", (unsigned long long)line->step, line->seconds, (int)event_width,
-                line->event);
-        for (size_t c = 0; c < 4; c++)
+        size_t filled = 4; /* no line ends with spaces */
+        while (filled > 0 && !line->columns[filled - 1][0])
+            filled--;
+        fprintf(out, "%8llu  %7.2f s  %-*s", (unsigned long long)line->step, line->seconds,
+                filled > 0 ? (int)event_width : 0, line->event);
+        for (size_t c = 0; c < filled; c++)
             fprintf(out, "  %*s", (int)widths[c], line->columns[c]);
         fputc('\n', out);
     }

@@ -1,9 +1,11 @@
 /* The built command from outside: help, version, and refused command lines: exit status 2, one line on standard error,
  * nothing on standard output. */
+#include <pty.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "command.h"
@@ -220,9 +222,10 @@ static void test_refusals(void **state)
 }
 
 /* A run of a moment. */
-#define SHORT                                                                                                          \
+#define SMALL                                                                                                          \
     "train", CONFIG, SET_DATA, "--set=model.layers=1", "--set=model.hidden=32", "--set=model.ffn=64",                  \
-        "--set=train.steps=4", "--quiet"
+        "--set=train.steps=4"
+#define SHORT SMALL, "--quiet"
 
 static void assert_fails(const outcome *got, int status, const char *error)
 {
@@ -291,6 +294,53 @@ static void test_experts(void **state)
     assert_non_null(strstr(got.output, "2xEP4 (700 W, 8)"));
 }
 
+/* Trains on a terminal: what it prints there, and the name of the process while it does. */
+static void train_on_terminal(unsigned short columns, char *text, size_t size, char name[32])
+{
+    const struct winsize window = {.ws_row = 24, .ws_col = columns};
+    int master, slave;
+    assert_int_equal(openpty(&master, &slave, NULL, NULL, &window), 0);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        const char *const words[] = {COMMAND, SMALL, NULL};
+        dup2(slave, STDOUT_FILENO);
+        close(slave);
+        close(master);
+        execv(COMMAND, (char *const *)words);
+        _exit(127);
+    }
+    close(slave);
+    size_t length = 0;
+    for (ssize_t got; (got = read(master, text + length, size - 1 - length)) > 0; length += (size_t)got)
+        if (length == 0) {
+            char path[64];
+            snprintf(path, sizeof path, "/proc/%d/comm", (int)child);
+            FILE *comm = fopen(path, "r");
+            assert_non_null(comm);
+            assert_non_null(fgets(name, 32, comm));
+            fclose(comm);
+        }
+    text[length] = '\0';
+    close(master);
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+}
+
+/* Progress is one line that is written over, but not on a terminal without width, as mpirun gives its processes. */
+static void test_terminal(void **state)
+{
+    (void)state;
+    char text[8192], name[32];
+    train_on_terminal(80, text, sizeof text, name);
+    assert_string_equal(name, "evenkeel\n");
+    assert_non_null(strstr(text, "\r\033[Kstep 4/4"));
+    train_on_terminal(0, text, sizeof text, name);
+    assert_null(strchr(text, '\033'));
+    assert_non_null(strstr(text, "\nstep 4/4"));
+}
+
 static void test_unit_lost(void **state)
 {
     (void)state;
@@ -340,15 +390,11 @@ static void test_full_output(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_version),
-        cmocka_unit_test(test_help),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_files_that_cannot_be_used),
-        cmocka_unit_test(test_experts),
-        cmocka_unit_test(test_unit_lost),
-        cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_full_output),
-        cmocka_unit_test(test_outputs_that_are_used),
+        cmocka_unit_test(test_version),     cmocka_unit_test(test_help),
+        cmocka_unit_test(test_refusals),    cmocka_unit_test(test_files_that_cannot_be_used),
+        cmocka_unit_test(test_experts),     cmocka_unit_test(test_unit_lost),
+        cmocka_unit_test(test_terminal),    cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_full_output), cmocka_unit_test(test_outputs_that_are_used),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -49,6 +49,8 @@ static void test_nothing_fits(void **state)
     const ek_fit_job job = {.dp = 2, .tp = 4, .min_tp = 3};
     assert_int_equal(ek_fit_make(&job, SLOTS(2, 2), 2, &fit, used), EK_INVALID);
     assert_string_equal(ek_error(), "no host has 3 slots, what the smallest replica needs (parallel.min_tp)");
+    assert_int_equal(ek_fit_make(&job, SLOTS(0, 0), 2, &fit, used), EK_INVALID);
+    assert_string_equal(ek_error(), "no host answers");
 }
 
 /* What the rule gives at best, by itself: whole replicas of all hosts, and reduced ones of those that have a rest. */

@@ -216,6 +216,21 @@ static void test_resumed_runs(void **state)
     }
 }
 
+/* What is dispatched tells a run in mode ep: its degrees are EP's. */
+static void test_expert_parallel(void **state)
+{
+    (void)state;
+    write_run(RECOVERED STEP(1, 1.5, 1.0,
+                             "{\"tp\": 3, \"samples\": 8, \"busy_seconds\": 0.3, \"power_watts\": 0, "
+                             "\"dispatch_bytes\": 0}"));
+    json_t *page = describe();
+    json_t *degrees = json_array_get(json_object_get(section_of(page, 1), "charts"), 3);
+    assert_string_equal(json_string_value(json_object_get(degrees, "name")), "EP degree");
+    assert_string_equal(json_string_value(json_array_get(json_array_get(rows_of(page, 2), 0), 3)),
+                        "replica 1 goes on as EP3 after 250.0 ms, 1.00 MB moved, the step is redone");
+    json_decref(page);
+}
+
 /* More replicas than lines can be told apart: three lines sum them up. */
 static void test_many_replicas(void **state)
 {
@@ -323,7 +338,7 @@ int main(void)
         cmocka_unit_test(test_whole_run),       cmocka_unit_test(test_every_event),
         cmocka_unit_test(test_unfinished_runs), cmocka_unit_test(test_many_replicas),
         cmocka_unit_test(test_refusals),        cmocka_unit_test(test_long_run),
-        cmocka_unit_test(test_resumed_runs),
+        cmocka_unit_test(test_resumed_runs),    cmocka_unit_test(test_expert_parallel),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
