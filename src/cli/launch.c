@@ -175,6 +175,7 @@ static ek_status launch(launch_line *given, const ek_config *config, const train
                                                   .agent = given->agent,
                                                   .probe = find_probe(given),
                                                   .job = job,
+                                                  .parallelism = ek_config_parallelism(config),
                                                   .timeout_seconds = config->engine.timeout_seconds,
                                                   .restarts_most = given->restarts});
 }

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -87,6 +88,7 @@ static void keep_blas_to_one_thread(char **argv)
 int main(int argc, char **argv)
 {
     keep_blas_to_one_thread(argv);
+    prctl(PR_SET_NAME, "evenkeel"); /* else it is "exe" to pgrep and top */
     hold_standard_streams();
     signal(SIGPIPE, SIG_IGN); /* a reader of progress that goes away must not end a training run, */
     signal(SIGXFSZ, SIG_IGN); /* nor must a limit of file sizes: both are errors of writing */

@@ -231,8 +231,8 @@ static ek_status fail_lost(const struct plan *plan, uint32_t group, uint32_t uni
     }
     if (holders > LOST_RANKS_NAMED)
         snprintf(more, sizeof more, " and %u more", holders - LOST_RANKS_NAMED);
-    return ek_fail(EK_UNIT_LOST, "no survivor holds unit %u of %s (lost with ranks %s%s)", unit,
-                   old->job.groups[group].name, ranks, more);
+    return ek_fail(EK_UNIT_LOST, "no survivor holds unit %u of %s (lost with %s %s%s)", unit,
+                   old->job.groups[group].name, holders > 1 ? "ranks" : "rank", ranks, more);
 }
 
 static const uint32_t *units_needed(const struct plan *plan, const ek_move *need)

@@ -75,12 +75,12 @@ bool ek_fit_is_whole(const ek_fit *fit, const ek_fit_job *job)
     return fit->ranks == job->dp * job->tp + job->spares;
 }
 
-void ek_fit_describe(const ek_fit *fit, char *text, size_t size)
+void ek_fit_describe(const ek_fit *fit, const char *parallelism, char *text, size_t size)
 {
     size_t length = 0;
     text[0] = '\0';
     for (uint32_t r = 0; r < fit->dp && length < size; r++)
-        length += (size_t)snprintf(text + length, size - length, "%sTP%u", r > 0 ? "+" : "", fit->degrees[r]);
+        length += (size_t)snprintf(text + length, size - length, "%s%s%u", r > 0 ? "+" : "", parallelism, fit->degrees[r]);
     if (fit->spares > 0 && length < size)
         snprintf(text + length, size - length, ", %u %s", fit->spares, fit->spares == 1 ? "spare" : "spares");
 }

@@ -28,7 +28,7 @@ ek_status ek_fit_make(const ek_fit_job *job, const uint32_t *slots, size_t hosts
 /* Whether it is the whole job, as configured. */
 bool ek_fit_is_whole(const ek_fit *fit, const ek_fit_job *job);
 
-/* "TP4+TP4+TP3, 1 spare"; cut where it does not fit. */
-void ek_fit_describe(const ek_fit *fit, char *text, size_t size);
+/* "TP4+TP4+TP3, 1 spare" with parallelism "TP"; cut where it does not fit. */
+void ek_fit_describe(const ek_fit *fit, const char *parallelism, char *text, size_t size);
 
 #endif

@@ -264,7 +264,7 @@ static void announce(const restarts *state)
     size_t used = 0;
     for (size_t h = 0; h < hosts->count; h++)
         used += state->used[h] > 0;
-    ek_fit_describe(&state->fit, layout, sizeof layout);
+    ek_fit_describe(&state->fit, state->options->parallelism, layout, sizeof layout);
     describe_silent(hosts, silent, sizeof silent);
     fprintf(stderr, "evenkeel: start %u: %u ranks on %zu %s, %s%s\n", state->starts, state->fit.ranks, used,
             used == 1 ? "host" : "hosts", layout, silent);

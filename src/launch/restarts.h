@@ -14,8 +14,9 @@ typedef struct ek_restarts_options {
     const char *agent; /* starts processes on other hosts, "AGENT HOST COMMAND"; NULL: as mpirun does by itself */
     const char *probe; /* the same, to ask which hosts answer */
     ek_fit_job job;
-    double timeout_seconds; /* engine.timeout_seconds */
-    unsigned restarts_most; /* in a row, without a step in between that had not been committed before */
+    const char *parallelism; /* "TP" or "EP", for who watches */
+    double timeout_seconds;  /* engine.timeout_seconds */
+    unsigned restarts_most;  /* in a row, without a step in between that had not been committed before */
 } ek_restarts_options;
 
 /* EK_OK: the job's own last record says that it is done. EK_INVALID: it was refused before it had begun.

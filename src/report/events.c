@@ -103,10 +103,26 @@ static void describe_device_error(const json_t *line, const char *place, char *t
     snprintf(text, TEXT_BYTES, "%s: Xid %.0f, %s", place, number(line, "xid"), string(line, "text"));
 }
 
+static void describe_checkpoint(const json_t *line, const char *place, char *text)
+{
+    (void)place;
+    snprintf(text, TEXT_BYTES, "%.2f MB in %.2f s, training stood still for %.1f ms", 1e-6 * number(line, "bytes"),
+             number(line, "seconds"), 1e3 * number(line, "stood_seconds"));
+}
+
+static void describe_checkpoint_failed(const json_t *line, const char *place, char *text)
+{
+    (void)place;
+    snprintf(text, TEXT_BYTES, "%s", string(line, "reason"));
+}
+
 static void describe_resumed(const json_t *line, const char *place, char *text)
 {
     (void)place;
-    snprintf(text, TEXT_BYTES, "goes on from the checkpoint of step %.0f", number(line, "step"));
+    if (number(line, "step") > 0)
+        snprintf(text, TEXT_BYTES, "the run goes on from the checkpoint of step %.0f", number(line, "step"));
+    else
+        snprintf(text, TEXT_BYTES, "the run begins anew, there was no checkpoint");
 }
 
 /* "key value, key value" of all that no column has. */
@@ -132,10 +148,16 @@ static const struct {
     bool bad;
     void (*describe)(const json_t *line, const char *place, char *text);
 } kinds[] = {
-    {"failure", true, describe_failure},           {"recovered", false, describe_recovered},
-    {"rejoined", false, describe_rejoined},        {"adjusted", false, describe_adjusted},
-    {"straggler", true, describe_straggler},       {"healed", true, describe_healed},
-    {"device_error", true, describe_device_error}, {"resumed", true, describe_resumed},
+    {"failure", true, describe_failure},
+    {"recovered", false, describe_recovered},
+    {"rejoined", false, describe_rejoined},
+    {"adjusted", false, describe_adjusted},
+    {"straggler", true, describe_straggler},
+    {"healed", true, describe_healed},
+    {"device_error", true, describe_device_error},
+    {"checkpoint", false, describe_checkpoint},
+    {"checkpoint_failed", true, describe_checkpoint_failed},
+    {"resumed", true, describe_resumed},
 };
 #define KIND_COUNT (sizeof kinds / sizeof *kinds)
 
@@ -149,7 +171,7 @@ static size_t find_kind(const char *name)
 
 /* --------------------------------------------------------------------------------------------- interface */
 
-ek_status ek_report_events_add(ek_report_events *events, const json_t *line, double step, double at)
+ek_status ek_report_events_add(ek_report_events *events, const json_t *line, double step, double launched)
 {
     if (events->count == events->room) {
         size_t room = events->room ? 2 * events->room : 64;
@@ -162,8 +184,9 @@ ek_status ek_report_events_add(ek_report_events *events, const json_t *line, dou
     struct ek_report_event *event = &events->events[events->count];
     char place[64];
     event->number = events->count++;
+    const json_t *at = json_object_get(line, "at");
     event->step = json_object_get(line, "step") ? number(line, "step") : step;
-    event->at = at;
+    event->at = json_is_number(at) ? launched + json_number_value(at) : NAN;
     snprintf(event->name, sizeof event->name, "%s", string(line, "event"));
     end_whole(event->name, sizeof event->name);
     size_t kind = find_kind(event->name);

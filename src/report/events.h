@@ -11,9 +11,9 @@ typedef struct ek_report_events {
     size_t count, room;
 } ek_report_events;
 
-/* An event's line of metrics (docs/metrics.md), of any kind; one that has no step gets `step`. at: seconds since the
- * run began; NAN: not known. */
-ek_status ek_report_events_add(ek_report_events *events, const json_t *line, double step, double at);
+/* An event's line of metrics (docs/metrics.md), of any kind; one that has no step gets `step`. Its time counts from
+ * `launched`. */
+ek_status ek_report_events_add(ek_report_events *events, const json_t *line, double step, double launched);
 void ek_report_events_clear(ek_report_events *events);
 
 /* {"columns", "rows"} of the first rows_most events. */

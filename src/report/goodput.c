@@ -44,16 +44,16 @@ ek_status ek_goodput_add_recovery(ek_goodput *goodput, double first, double last
     return EK_OK;
 }
 
-ek_status ek_goodput_redo(ek_goodput *goodput, size_t count, double noticed, double *tokens)
+ek_status ek_goodput_add_launch(ek_goodput *goodput, double at)
 {
-    *tokens = 0.0;
-    for (; count > 0 && goodput->step_count > 0; count--)
-        *tokens += goodput->steps[--goodput->step_count].tokens;
-    return ek_goodput_add_loss(goodput, noticed);
+    EK_TRY(grow((void **)&goodput->launches, goodput->launch_count, &goodput->launch_room, sizeof *goodput->launches));
+    goodput->launches[goodput->launch_count++] = at;
+    return EK_OK;
 }
 
 void ek_goodput_clear(ek_goodput *goodput)
 {
+    free(goodput->launches);
     free(goodput->steps);
     free(goodput->losses);
     free(goodput->recoveries);
@@ -146,6 +146,35 @@ static double cover(const ek_goodput_span *spans, size_t count, size_t *next, ek
     return covered;
 }
 
+/* What has been looked at of a run's spans and launches, all of which come in order. */
+typedef struct place_in_run {
+    size_t loss, recovery, launch;
+} place_in_run;
+
+static void split_gap(const ek_goodput *goodput, ek_goodput_span gap, bool start, place_in_run *next, double *seconds)
+{
+    if (gap.last <= gap.first)
+        return;
+    bool lost, recovered;
+    double recovery = cover(goodput->recoveries, goodput->recovery_count, &next->recovery, gap, &recovered);
+    cover(goodput->losses, goodput->loss_count, &next->loss, gap, &lost);
+    seconds[EK_GOODPUT_RECOVERY] += recovery;
+    seconds[start ? EK_GOODPUT_START : lost ? EK_GOODPUT_LOST : EK_GOODPUT_OTHER] += gap.last - gap.first - recovery;
+}
+
+/* A gap in which the job was launched again is several: what lies before a launch is not start. */
+static void split_at_launches(const ek_goodput *goodput, ek_goodput_span gap, bool start, place_in_run *next,
+                              double *seconds)
+{
+    for (; next->launch < goodput->launch_count && goodput->launches[next->launch] <= gap.last; next->launch++) {
+        double launch = goodput->launches[next->launch];
+        split_gap(goodput, (ek_goodput_span){gap.first, launch}, false, next, seconds);
+        gap.first = fmax(gap.first, launch);
+        start = true;
+    }
+    split_gap(goodput, gap, start, next, seconds);
+}
+
 ek_status ek_goodput_split(ek_goodput *goodput, double end, double seconds[EK_GOODPUT_PARTS], bool *has_whole)
 {
     for (int part = 0; part < EK_GOODPUT_PARTS; part++)
@@ -153,21 +182,13 @@ ek_status ek_goodput_split(ek_goodput *goodput, double end, double seconds[EK_GO
     EK_TRY(split_steps(goodput, seconds, has_whole));
     unite(goodput->losses, &goodput->loss_count);
     unite(goodput->recoveries, &goodput->recovery_count);
-    size_t next_loss = 0, next_recovery = 0;
+    place_in_run next = {0};
     double committed = 0.0; /* the step before */
     for (size_t i = 0; i <= goodput->step_count; i++) {
-        bool behind = i == goodput->step_count; /* the last step */
-        const ek_goodput_step *step = behind ? NULL : &goodput->steps[i];
+        const ek_goodput_step *step = i < goodput->step_count ? &goodput->steps[i] : NULL; /* NULL: behind the last */
         ek_goodput_span gap = {committed, step ? step->at - step->seconds : end};
         committed = step ? step->at : end;
-        if (gap.last <= gap.first)
-            continue;
-        bool lost, recovered;
-        double recovery = cover(goodput->recoveries, goodput->recovery_count, &next_recovery, gap, &recovered);
-        cover(goodput->losses, goodput->loss_count, &next_loss, gap, &lost);
-        ek_goodput_part rest = i == 0 ? EK_GOODPUT_START : lost ? EK_GOODPUT_LOST : EK_GOODPUT_OTHER;
-        seconds[EK_GOODPUT_RECOVERY] += recovery;
-        seconds[rest] += gap.last - gap.first - recovery;
+        split_at_launches(goodput, gap, i == 0, &next, seconds);
     }
     return EK_OK;
 }

@@ -64,6 +64,10 @@ static ek_status describe_facts(const ek_run_data *run, double goodput, json_t *
     add_fact(facts, "ranks lost", text);
     snprintf(text, sizeof text, "%zu", run->returns);
     add_fact(facts, "ranks returned", text);
+    if (run->resumed_count) {
+        snprintf(text, sizeof text, "%zu", run->resumed_count);
+        add_fact(facts, "went on from a checkpoint", text);
+    }
     return EK_OK;
 }
 
@@ -79,7 +83,7 @@ static const struct {
                                       "the loss was noticed"},
     [EK_GOODPUT_RECOVERY] = {"recovery", "from noticing a loss, or from the boundary between steps at which a rank "
                                          "returned, until all ranks could step again"},
-    [EK_GOODPUT_START] = {"start", "from the launch to the first step"},
+    [EK_GOODPUT_START] = {"start", "from a launch to its first step"},
     [EK_GOODPUT_OTHER] = {"other", "between steps without a loss, and after the last commit"},
 };
 

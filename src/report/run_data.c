@@ -1,10 +1,11 @@
-/* Reads the metrics of a run, a line at a time. */
+/* Reads the metrics of a run, a line at a time: once to learn which steps were done again, and once for all else. */
 #include "report/run_data.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/error.h"
 #include "report/lines.h"
@@ -26,80 +27,93 @@ static ek_status take_number(const json_t *object, const char *what, const char 
     return EK_OK;
 }
 
-/* -------------------------------------------------------------------------------------------------- steps */
+/* ------------------------------------------------------------------------------------------------- survey */
 
-/* A run that goes on from a checkpoint may have another number of them. */
-static ek_status add_lines(ek_run_data *run, uint32_t replicas)
+static ek_status note_resumed(ek_run_data *run, const json_t *line)
 {
-    bool sums_up = replicas > EK_OWN_LINE_MOST;
-    if (run->replicas && sums_up != (run->replicas > EK_OWN_LINE_MOST))
-        return ek_fail(EK_INVALID, "a step of %u replicas after steps of %u; either all have at most %d, or none",
-                       replicas, run->replicas, EK_OWN_LINE_MOST);
-    uint32_t lines = sums_up ? EK_SUMMARY_LINES : replicas;
-    ek_thin *series = calloc((size_t)EK_REPLICA_CHARTS * lines, sizeof *series);
-    double *values = realloc(run->values, replicas * sizeof *values);
-    run->values = values ? values : run->values;
-    if (!series || !values) {
-        free(series);
-        return ek_fail(EK_NO_MEMORY, "out of memory for the charts of replicas");
+    double step;
+    EK_TRY(take_number(line, "a resumed run", "step", &step));
+    if (run->resumed_count == run->resumed_room) {
+        size_t room = run->resumed_room ? 2 * run->resumed_room : 16;
+        double *larger = realloc(run->resumed, room * sizeof *larger);
+        if (!larger)
+            return ek_fail(EK_NO_MEMORY, "out of memory for a run that was resumed so often");
+        run->resumed = larger;
+        run->resumed_room = room;
     }
-    for (uint32_t chart = 0; chart < EK_REPLICA_CHARTS; chart++)
-        for (uint32_t line = 0; line < run->lines; line++)
-            series[chart * lines + line] = run->of_replicas[chart * run->lines + line];
-    free(run->of_replicas);
-    run->of_replicas = series;
-    run->lines = lines;
-    run->replicas = replicas;
+    run->resumed[run->resumed_count++] = step;
     return EK_OK;
 }
 
-static ek_status count_replicas(ek_run_data *run, size_t replicas)
+static ek_status survey(void *user, const json_t *line)
 {
-    if (replicas < 1 || replicas > REPLICAS_MOST)
-        return ek_fail(EK_INVALID, "a step needs \"replicas\", a list of 1 to %d; found %zu", REPLICAS_MOST, replicas);
-    if (run->last_replicas && replicas != run->last_replicas)
-        return ek_fail(EK_INVALID, "a step of %zu replicas; the steps before have %u", replicas, run->last_replicas);
-    run->last_replicas = (uint32_t)replicas;
-    bool other = replicas > run->replicas || (replicas > EK_OWN_LINE_MOST) != (run->replicas > EK_OWN_LINE_MOST);
-    return other ? add_lines(run, (uint32_t)replicas) : EK_OK;
+    ek_run_data *run = user;
+    const char *event = json_string_value(json_object_get(line, "event"));
+    if (event)
+        return strcmp(event, "resumed") == 0 ? note_resumed(run, line) : EK_OK;
+    size_t replicas = json_array_size(json_object_get(line, "replicas"));
+    if (replicas <= REPLICAS_MOST && replicas > run->replicas) /* others are refused when they are read */
+        run->replicas = (uint32_t)replicas;
+    return EK_OK;
 }
 
-/* One measure of all replicas in one step. */
+/* -------------------------------------------------------------------------------------------------- steps */
+
+/* A step behind the checkpoint that the run went on from later, and so done again. */
+static bool is_done_again(const ek_run_data *run, double step)
+{
+    return run->part < run->resumed_count && step > run->resumed[run->part];
+}
+
+static ek_status begin_replicas(ek_run_data *run)
+{
+    run->lines = run->replicas <= EK_OWN_LINE_MOST ? run->replicas : EK_SUMMARY_LINES;
+    run->of_replicas = calloc((size_t)EK_REPLICA_CHARTS * run->lines + 1, sizeof *run->of_replicas);
+    run->values = calloc(run->replicas + 1, sizeof *run->values);
+    if (!run->of_replicas || !run->values)
+        return ek_fail(EK_NO_MEMORY, "out of memory for the charts of replicas");
+    return EK_OK;
+}
+
+/* A launch may have other replicas than the one before, but they do not change on the way. */
+static ek_status check_replicas(ek_run_data *run, size_t replicas)
+{
+    if (replicas < 1 || replicas > run->replicas)
+        return ek_fail(EK_INVALID, "a step needs \"replicas\", a list of 1 to %d; found %zu", REPLICAS_MOST, replicas);
+    if (run->in_part && replicas != run->in_part)
+        return ek_fail(EK_INVALID, "a step of %zu replicas; the steps before have %u", replicas, run->in_part);
+    run->in_part = (uint32_t)replicas;
+    return EK_OK;
+}
+
+/* One measure of all replicas in one step; those that this launch does not have are as if retired. */
 static ek_status add_replicas(ek_run_data *run, const json_t *replicas, double step, ek_replica_chart chart,
                               double *least)
 {
     double *values = run->values;
-    uint32_t count = (uint32_t)json_array_size(replicas), lines = run->lines < count ? run->lines : count;
-    for (uint32_t r = 0; r < count; r++) {
-        EK_TRY(take_number(json_array_get(replicas, r), "a replica", replica_keys[chart], &values[r]));
+    for (uint32_t r = 0; r < run->replicas; r++) {
+        values[r] = 0.0;
+        if (r < run->in_part)
+            EK_TRY(take_number(json_array_get(replicas, r), "a replica", replica_keys[chart], &values[r]));
         run->most[chart] = fmax(run->most[chart], values[r]);
         *least = r == 0 ? values[r] : fmin(*least, values[r]);
     }
     if (run->replicas > EK_OWN_LINE_MOST) {
-        double median = ek_median(values, count); /* sorts them */
-        const double summary[EK_SUMMARY_LINES] = {values[0], median, values[count - 1]};
+        double median = ek_median(values, run->replicas); /* sorts them */
+        const double summary[EK_SUMMARY_LINES] = {values[0], median, values[run->replicas - 1]};
         memcpy(values, summary, sizeof summary);
     }
-    for (uint32_t line = 0; line < lines; line++)
+    for (uint32_t line = 0; line < run->lines; line++)
         ek_thin_add(&run->of_replicas[chart * run->lines + line], step, values[line]);
     return EK_OK;
 }
 
 static ek_status check_order(const ek_run_data *run, double step, double at)
 {
-    if (run->goodput.step_count && (step <= run->last_step || at < run->last_at))
+    if ((run->in_part || run->part) && (step <= run->last_step || at < run->last_at))
         return ek_fail(EK_INVALID, "step %.0f at %g s after step %.0f at %g s; the metrics of one run are needed", step,
                        at, run->last_step, run->last_at);
     return EK_OK;
-}
-
-/* Since the first start. */
-static double moment(ek_run_data *run, double at)
-{
-    if (run->goes_on && run->began + at < run->last_moment)
-        run->began = run->last_moment;
-    run->goes_on = false;
-    return run->began + at;
 }
 
 static ek_status add_step(ek_run_data *run, const json_t *line)
@@ -110,10 +124,15 @@ static ek_status add_step(ek_run_data *run, const json_t *line)
     EK_TRY(take_number(line, "a step", "tokens", &tokens));
     for (int chart = 0; chart < EK_JOB_CHARTS; chart++)
         EK_TRY(take_number(line, "a step", job_keys[chart], &job[chart]));
-    at = moment(run, at);
+    at += run->launched;
     EK_TRY(check_order(run, step, at));
     const json_t *replicas = json_object_get(line, "replicas");
-    EK_TRY(count_replicas(run, json_array_size(replicas)));
+    EK_TRY(check_replicas(run, json_array_size(replicas)));
+    run->last_step = step;
+    run->last_at = at;
+    run->last_moment = fmax(run->last_moment, at);
+    if (is_done_again(run, step))
+        return EK_OK;
     if (run->goodput.step_count == 0)
         run->first_loss = job[EK_CHART_LOSS];
     for (int chart = 0; chart < EK_REPLICA_CHARTS; chart++)
@@ -122,9 +141,6 @@ static ek_status add_step(ek_run_data *run, const json_t *line)
         ek_thin_add(&run->job[chart], step, job[chart]);
     ek_thin_add(&run->at, step, at);
     run->goodput.most_tp = run->most[EK_CHART_TP];
-    run->last_step = step;
-    run->last_at = at;
-    run->last_moment = fmax(run->last_moment, at);
     run->last_loss = job[EK_CHART_LOSS];
     run->tokens += tokens;
     return ek_goodput_add_step(&run->goodput, (ek_goodput_step){.at = at,
@@ -135,28 +151,6 @@ static ek_status add_step(ek_run_data *run, const json_t *line)
 
 /* ------------------------------------------------------------------------------------------------- events */
 
-/* From a checkpoint: what was done after it is done again. */
-static ek_status add_resumed(ek_run_data *run, const json_t *line)
-{
-    double step, redone;
-    EK_TRY(take_number(line, "a run that goes on", "step", &step));
-    run->goes_on = true;
-    run->last_replicas = 0;
-    run->ended = run->done = false;
-    if (run->goodput.step_count == 0)
-        return EK_OK;
-    for (int chart = 0; chart < EK_JOB_CHARTS; chart++)
-        ek_thin_cut(&run->job[chart], step);
-    for (uint32_t series = 0; series < EK_REPLICA_CHARTS * run->lines; series++)
-        ek_thin_cut(&run->of_replicas[series], step);
-    ek_thin_cut(&run->at, step);
-    size_t count = run->last_step > step ? (size_t)(run->last_step - step) : 0;
-    EK_TRY(ek_goodput_redo(&run->goodput, count, run->last_moment, &redone));
-    run->tokens -= redone;
-    run->last_step = fmin(run->last_step, step);
-    return EK_OK;
-}
-
 static ek_status add_end(ek_run_data *run, const json_t *line)
 {
     double seconds;
@@ -165,8 +159,33 @@ static ek_status add_end(ek_run_data *run, const json_t *line)
     const char *reason = json_string_value(json_object_get(line, "reason"));
     run->ended = true;
     run->done = status && strcmp(status, "done") == 0;
-    run->last_moment = fmax(run->last_moment, moment(run, seconds));
+    run->last_moment = fmax(run->last_moment, run->launched + seconds);
     snprintf(run->reason, sizeof run->reason, "%s", reason ? reason : "no reason is told");
+    return EK_OK;
+}
+
+/* The job was launched again. What ran before it in vain, since the last checkpoint, was lost. */
+static ek_status add_launch(ek_run_data *run, double step)
+{
+    if (run->last_step > step || !run->ended)
+        EK_TRY(ek_goodput_add_loss(&run->goodput, run->last_moment));
+    run->launched = run->last_moment;
+    run->ended = false;
+    return ek_goodput_add_launch(&run->goodput, run->launched);
+}
+
+/* By a new launch, or, where a unit was lost, in the same one: its clock goes on. */
+static ek_status go_on(ek_run_data *run, const json_t *line)
+{
+    double step, at = 0.0;
+    EK_TRY(take_number(line, "a resumed run", "step", &step));
+    if (json_object_get(line, "at"))
+        EK_TRY(take_number(line, "a resumed run", "at", &at));
+    if (run->launched + at < run->last_moment)
+        EK_TRY(add_launch(run, step));
+    run->part++;
+    run->in_part = 0;
+    run->last_step = step;
     return EK_OK;
 }
 
@@ -174,12 +193,12 @@ static ek_status add_event(ek_run_data *run, const char *name, const json_t *lin
 {
     if (strcmp(name, "end") == 0)
         return add_end(run, line);
+    if (strcmp(name, "resumed") == 0)
+        EK_TRY(go_on(run, line));
     double at = 0.0, seconds;
-    bool has_moment = json_object_get(line, "at");
-    if (has_moment) {
+    if (json_object_get(line, "at"))
         EK_TRY(take_number(line, "an event", "at", &at));
-        at = moment(run, at);
-    }
+    at += run->launched;
     run->last_moment = fmax(run->last_moment, at);
     if (strcmp(name, "failure") == 0) {
         run->failures++;
@@ -189,10 +208,8 @@ static ek_status add_event(ek_run_data *run, const char *name, const json_t *lin
         EK_TRY(ek_goodput_add_recovery(&run->goodput, at - seconds, at));
     } else if (strcmp(name, "rejoined") == 0) {
         run->returns++;
-    } else if (strcmp(name, "resumed") == 0) {
-        EK_TRY(add_resumed(run, line));
     }
-    return ek_report_events_add(&run->events, line, run->last_step + 1, has_moment ? at : NAN);
+    return ek_report_events_add(&run->events, line, run->last_step + 1, run->launched);
 }
 
 static ek_status visit(void *user, const json_t *line)
@@ -208,7 +225,14 @@ static ek_status visit(void *user, const json_t *line)
 
 ek_status ek_run_read(const char *path, ek_run_data *run)
 {
+    struct stat file;
     *run = (ek_run_data){0};
+    EK_TRY(ek_lines_read(path, survey, run, &run->torn));
+    if (stat(path, &file) != 0 || !S_ISREG(file.st_mode))
+        return ek_fail(EK_INVALID, "%s: is no regular file; metrics are read twice", path);
+    for (size_t i = run->resumed_count; i > 1; i--)
+        run->resumed[i - 2] = fmin(run->resumed[i - 2], run->resumed[i - 1]);
+    EK_TRY(begin_replicas(run));
     EK_TRY(ek_lines_read(path, visit, run, &run->torn));
     if (run->goodput.step_count == 0)
         return ek_fail(EK_INVALID, "%s: holds no committed step; a file that evenkeel train --metrics wrote is needed",
@@ -220,6 +244,7 @@ void ek_run_clear(ek_run_data *run)
 {
     ek_goodput_clear(&run->goodput);
     ek_report_events_clear(&run->events);
+    free(run->resumed);
     free(run->of_replicas);
     free(run->values);
 }

@@ -1,4 +1,5 @@
-/* What is kept of a run's metrics while they are read: enough for the report, in little memory. */
+/* What is kept of a run's metrics while they are read: enough for the report, in little memory. A run that went on from
+ * a checkpoint has lines of steps that were done again; the later ones count. */
 #ifndef EK_REPORT_RUN_DATA_H
 #define EK_REPORT_RUN_DATA_H
 
@@ -26,8 +27,7 @@ typedef enum ek_replica_chart {
 
 typedef struct ek_run_data {
     ek_thin job[EK_JOB_CHARTS], at;
-    uint32_t replicas, lines;       /* lines: in a chart of replicas; both the most of any step */
-    uint32_t last_replicas;         /* in the last step; 0: there may be any number now */
+    uint32_t replicas, lines;       /* replicas: the most in any step; lines: in a chart of replicas */
     ek_thin *of_replicas;           /* [EK_REPLICA_CHARTS][lines] */
     double *values;                 /* [replicas] scratch */
     double most[EK_REPLICA_CHARTS]; /* of any replica in any step */
@@ -35,18 +35,21 @@ typedef struct ek_run_data {
 
     ek_goodput goodput;
     ek_report_events events;
+    double *resumed; /* the step of each `resumed` in the file, then of it and all behind it the least */
+    size_t resumed_count, resumed_room;
+    size_t part;               /* which of them has been read last, from 1; 0: none yet */
+    uint32_t in_part;          /* replicas of each step since then; 0: none yet */
+    double launched;           /* when the launch that is read began; what follows is since the first one */
     double last_step, last_at; /* of the last commit */
     double last_moment;        /* of anything that the file tells of */
-    double began;              /* when the run was started that is read now, where it went on from a checkpoint */
-    bool goes_on;              /* it does, and nothing has told yet whether time began anew */
     size_t failures, returns;
 
     bool torn, ended, done;
     char reason[512]; /* why it failed, if it ended so */
 } ek_run_data;
 
-/* EK_IO: the file cannot be read. EK_INVALID: it does not hold the metrics of a run; the text names the line. On
- * failure too *run is to be cleared. */
+/* EK_IO: the file cannot be read. EK_INVALID: it does not hold the metrics of a run, the text names the line, or it
+ * cannot be read twice. On failure too *run is to be cleared. */
 ek_status ek_run_read(const char *path, ek_run_data *run);
 void ek_run_clear(ek_run_data *run);
 

@@ -39,14 +39,6 @@ void ek_thin_add(ek_thin *thin, double x, double y)
     thin->buckets[thin->count++] = alone;
 }
 
-void ek_thin_cut(ek_thin *thin, double x)
-{
-    while (thin->count > 0 && thin->buckets[thin->count - 1].first_x > x)
-        thin->count--;
-    if (thin->count > 0)
-        thin->buckets[thin->count - 1].last_x = fmin(thin->buckets[thin->count - 1].last_x, x);
-}
-
 /* Where a bucket stands: in its middle; the first and the last one at the ends of the series. */
 static double place(const ek_thin *thin, uint32_t b)
 {

@@ -25,8 +25,6 @@ typedef struct ek_thin {
 
 /* x must rise. */
 void ek_thin_add(ek_thin *thin, double x, double y);
-/* Forgets the points behind x, but for those in the bucket in which x lies where points were merged. */
-void ek_thin_cut(ek_thin *thin, double x);
 
 /* [[x, y], …]: the mean of each bucket at its middle, of the first and the last one at the ends of the series; in a
  * whole series the points. `steps`: of a whole series without

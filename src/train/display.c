@@ -6,9 +6,17 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+/* Whether somebody sees one line written over another. Open MPI 4 gives ranks a terminal that nobody looks at and
+ * copies what they write to where mpirun writes, a file perhaps: that terminal has no width. */
+static bool is_watched(void)
+{
+    struct winsize window;
+    return isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0;
+}
+
 ek_display ek_display_open(bool quiet, const char *parallelism)
 {
-    return (ek_display){.quiet = quiet, .parallelism = parallelism, .terminal = isatty(STDOUT_FILENO)};
+    return (ek_display){.quiet = quiet, .parallelism = parallelism, .terminal = is_watched()};
 }
 
 /* Whether standard output takes text without making the launching thread wait: it has ranks to watch. */

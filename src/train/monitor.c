@@ -544,8 +544,10 @@ ek_status ek_monitor_resume(ek_monitor *monitor)
         snprintf(text, sizeof text, "goes on from the checkpoint of step %" PRIu64, run->briefing.resumed_step);
     else
         snprintf(text, sizeof text, "begins anew, there is no checkpoint");
-    return ek_journal_tell(&monitor->journal, row_now(monitor, run->briefing.resumed_step + 1, text),
-                           ek_journal_event(&monitor->journal, "resumed", run->briefing.resumed_step, EK_NONE));
+    ek_table_row row = row_now(monitor, run->briefing.resumed_step + 1, text);
+    json_t *event = ek_journal_event(&monitor->journal, "resumed", run->briefing.resumed_step, EK_NONE);
+    json_object_set_new(event, "at", json_real(row.seconds));
+    return ek_journal_tell(&monitor->journal, row, event);
 }
 
 bool ek_monitor_has_struck(const ek_monitor *monitor, size_t fault)
@@ -675,6 +677,8 @@ ek_status ek_monitor_finish(ek_monitor *monitor, ek_status status)
             printf("%llu %s committed in %.1f s, last loss %.6f, goodput %.1f %% (time spent on committed steps)\n",
                    (unsigned long long)monitor->committed_steps, plural(monitor->committed_steps, "step", "steps"),
                    wall, monitor->last_loss, 100.0 * goodput);
+        else if (status == EK_OK)
+            printf("nothing to do: the checkpoint has all %" PRIu64 " steps\n", monitor->last_step);
         else
             printf("no step committed in %.1f s\n", wall);
         if (monitor->saved_step && monitor->committed_steps)

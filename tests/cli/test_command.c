@@ -296,7 +296,7 @@ static void test_unit_lost(void **state)
     (void)state;
     outcome got = RUN(SHORT, "--set=parallel.dp=1", "--kill=2:0.1");
     assert_fails(&got, 1,
-                 "evenkeel: no survivor holds unit 1 of attention (lost with ranks 1); more replicas "
+                 "evenkeel: no survivor holds unit 1 of attention (lost with rank 1); more replicas "
                  "(parallel.dp) hold more copies\n");
 }
 

@@ -15,7 +15,7 @@ static void assert_fit(ek_fit_job job, const uint32_t *slots, size_t hosts, cons
     uint32_t used[HOSTS_MOST];
     char text[256];
     assert_ok(ek_fit_make(&job, slots, hosts, &fit, used));
-    ek_fit_describe(&fit, text, sizeof text);
+    ek_fit_describe(&fit, "TP", text, sizeof text);
     assert_string_equal(text, layout);
     assert_memory_equal(used, expected, hosts * sizeof *used);
 }

@@ -9,7 +9,6 @@
 
 #include "report/goodput.h"
 #include "report/run.h"
-#include "report/run_data.h"
 #include "testing.h"
 
 static char folder[] = "/tmp/evenkeel-report-XXXXXX";
@@ -116,6 +115,8 @@ static void test_every_event(void **state)
         "replica 1 slot 1: unit 2 of layer.2.qkv was corrupt, healed from rank 5",
         "some device: Xid 63, <b>",
         "path \"/x\", bytes 5",
+        "1.50 MB in 0.31 s, training stood still for 12.0 ms",
+        "no room",
     };
     write_run(STEP(1, 1.0, 1.0, BOTH) //
               "{\"event\": \"adjusted\", \"step\": 2, \"replica\": 1, \"tp\": 3, \"power_watts\": 766.3, \"samples\": "
@@ -127,7 +128,10 @@ static void test_every_event(void **state)
               "{\"event\": \"healed\", \"step\": 2, \"replica\": 1, \"slot\": 1, \"tensor\": \"layer.2.qkv\", "
               "\"unit\": 2, \"from_rank\": 5}\n"
               "{\"event\": \"device_error\", \"step\": 2, \"xid\": 63, \"text\": \"<b>\"}\n"
-              "{\"event\": \"exported\", \"path\": \"/x\", \"bytes\": 5}\n");
+              "{\"event\": \"exported\", \"path\": \"/x\", \"bytes\": 5}\n"
+              "{\"event\": \"checkpoint\", \"step\": 2, \"bytes\": 1500000, \"seconds\": 0.31, "
+              "\"stood_seconds\": 0.012}\n"
+              "{\"event\": \"checkpoint_failed\", \"step\": 2, \"reason\": \"no room\"}\n");
     json_t *page = describe();
     json_t *rows = rows_of(page, 2);
     assert_int_equal(json_array_size(rows), sizeof told / sizeof *told);
@@ -157,6 +161,61 @@ static void test_unfinished_runs(void **state)
     json_decref(page);
 }
 
+#define RESUMED(step, at) "{\"event\": \"resumed\", \"step\": " #step ", \"at\": " #at "}\n"
+#define GIVEN_UP "{\"event\": \"end\", \"status\": \"failed\", \"steps\": 1, \"loss\": 2.5, \"seconds\": 2.0}\n"
+
+/* Runs that go on from a checkpoint, on other replicas too: of steps that were done again the later lines count, and
+ * the times of launches are put one behind the other. */
+static void test_resumed_runs(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *steps, *times;
+        double parts[EK_GOODPUT_PARTS + 1]; /* productive, slower, lost, recovery, start, other; the total */
+    } runs[] = {
+        /* killed, and launched again on one replica */
+        {STEP(1, 1.5, 1.0, BOTH) STEP(2, 2.5, 1.0, BOTH) STEP(3, 3.5, 1.0, BOTH) RESUMED(1, 0.25)
+             STEP(2, 1.5, 1.0, REPLICA(0, 4)) "{\"event\": \"end\", \"status\": \"done\", \"seconds\": 2.0}\n",
+         "2",
+         "1",
+         {2.0, 0.0, 2.0, 0.0, 1.0, 0.5, 5.5}},
+        /* the last copy of a unit was lost: the same launch goes on */
+        {STEP(1, 1.5, 1.0, BOTH) STEP(2, 2.0, 0.5, BOTH) FAILURE RESUMED(1, 2.25) STEP(2, 3.5, 1.0, REDUCED) END,
+         "2",
+         "1",
+         {2.0, 0.0, 1.0, 0.0, 0.5, 0.5, 4.0}},
+        /* ended by a signal, with a checkpoint: nothing was lost */
+        {STEP(1, 1.5, 1.0, BOTH) GIVEN_UP RESUMED(1, 0.0) STEP(2, 1.5, 1.0, BOTH) END,
+         "2",
+         "1",
+         {2.0, 0.0, 0.0, 0.0, 1.0, 3.0, 6.0}},
+        /* no checkpoint yet */
+        {STEP(1, 1.5, 1.0, BOTH) RESUMED(0, 0.0) STEP(1, 1.5, 1.0, BOTH) STEP(2, 2.5, 1.0, BOTH),
+         "2",
+         "1",
+         {2.0, 0.0, 1.5, 0.0, 0.5, 0.0, 4.0}},
+        /* the second checkpoint that it went on from was the older one */
+        {STEP(1, 1.0, 1.0, BOTH) STEP(2, 2.0, 1.0, BOTH) STEP(3, 3.0, 1.0, BOTH) RESUMED(2, 0.0) STEP(3, 1.0, 1.0, BOTH)
+             RESUMED(1, 0.0) STEP(2, 1.0, 1.0, BOTH),
+         "2",
+         "2",
+         {2.0, 0.0, 3.0, 0.0, 0.0, 0.0, 5.0}},
+    };
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        write_run(runs[i].text);
+        json_t *page = describe();
+        assert_string_equal(fact(page, 1), runs[i].steps);
+        assert_string_equal(fact(page, 8), runs[i].times);
+        for (size_t part = 0; part <= EK_GOODPUT_PARTS; part++)
+            assert_true(json_real_value(json_array_get(json_array_get(rows_of(page, 0), part), 1)) ==
+                        runs[i].parts[part]);
+        json_t *loss = json_array_get(json_object_get(section_of(page, 1), "charts"), 0);
+        json_t *points = json_object_get(json_array_get(json_object_get(loss, "series"), 0), "points");
+        assert_int_equal(json_array_size(points), 2);
+        json_decref(page);
+    }
+}
+
 /* More replicas than lines can be told apart: three lines sum them up. */
 static void test_many_replicas(void **state)
 {
@@ -172,38 +231,6 @@ static void test_many_replicas(void **state)
         json_t *points = json_object_get(json_array_get(degrees, line), "points");
         assert_true(json_real_value(json_array_get(json_array_get(points, 0), 1)) == expected[line]);
     }
-    json_decref(page);
-}
-
-/* Started again from the checkpoint of step 2, after step 4, on one replica of two: steps 3 and 4 count as done the
- * second time, the first time is lost, and time goes on. */
-static void test_a_run_that_was_resumed(void **state)
-{
-    (void)state;
-    write_run(STEP(1, 1.0, 1.0, BOTH) STEP(2, 2.0, 1.0, BOTH) STEP(3, 3.0, 1.0, BOTH) STEP(
-        4, 4.0, 1.0,
-        BOTH) "{\"event\": \"end\", \"status\": \"failed\", \"reason\": \"a host is silent\", \"steps\": 4, "
-              "\"seconds\": 4.5}\n"
-              "{\"event\": \"resumed\", \"step\": 2}\n" STEP(3, 1.5, 1.0, REPLICA(0, 4)) STEP(4, 2.5, 1.0,
-                                                                                              REPLICA(0, 4))
-                  STEP(5, 3.5, 1.0,
-                       REPLICA(0, 4)) "{\"event\": \"end\", \"status\": \"done\", \"steps\": 5, \"seconds\": 3.5}\n");
-    ek_run_data run;
-    double seconds[EK_GOODPUT_PARTS];
-    bool has_whole;
-    assert_ok(ek_run_read(run_path, &run));
-    assert_true(run.done);
-    assert_int_equal(run.goodput.step_count, 5);
-    assert_float_equal(run.last_moment, 8.0, 1e-9); /* 4.5 + 3.5 */
-    assert_float_equal(run.tokens, 500.0, 1e-9);
-    assert_int_equal(run.job[EK_CHART_LOSS].count, 5);
-    assert_int_equal(run.of_replicas[EK_CHART_TP * run.lines].count, 5);
-    assert_int_equal(run.of_replicas[EK_CHART_TP * run.lines + 1].count, 2); /* there no longer */
-    assert_ok(ek_goodput_split(&run.goodput, run.last_moment, seconds, &has_whole));
-    assert_float_equal(seconds[EK_GOODPUT_PRODUCTIVE], 5.0, 1e-9);
-    assert_float_equal(seconds[EK_GOODPUT_LOST], 3.0, 1e-9); /* from 2.0 to 5.0, when the second step 3 began */
-    ek_run_clear(&run);
-    json_t *page = describe(); /* and it can be drawn */
     json_decref(page);
 }
 
@@ -257,6 +284,9 @@ static const struct {
     {STEP(1, 1, 1, "{\"tp\": 4}"), ":1: a replica needs \"power_watts\", a number that is not negative" NEEDED},
     {STEP(1, 1, 1, BOTH) STEP(2, 2, 1, REPLICA(0, 4)), ":2: a step of 1 replicas; the steps before have 2"},
     {RUN RUN, ":6: step 1 at 1.5 s after step 2 at 3.75 s; the metrics of one run are needed"},
+    {STEP(1, 1, 1, BOTH) RESUMED(1, 0) STEP(1, 1, 1, BOTH),
+     ":3: step 1 at 2 s after step 1 at 1 s; the metrics of one run are needed"},
+    {"{\"event\": \"resumed\"}\n", ":1: a resumed run needs \"step\", a number that is not negative" NEEDED},
     {"{\"event\": \"end\"}\n", ":1: the end needs \"seconds\", a number that is not negative" NEEDED},
 };
 
@@ -290,13 +320,10 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_whole_run),
-        cmocka_unit_test(test_every_event),
-        cmocka_unit_test(test_unfinished_runs),
-        cmocka_unit_test(test_many_replicas),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_long_run),
-        cmocka_unit_test(test_a_run_that_was_resumed),
+        cmocka_unit_test(test_whole_run),       cmocka_unit_test(test_every_event),
+        cmocka_unit_test(test_unfinished_runs), cmocka_unit_test(test_many_replicas),
+        cmocka_unit_test(test_refusals),        cmocka_unit_test(test_long_run),
+        cmocka_unit_test(test_resumed_runs),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
