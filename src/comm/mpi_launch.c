@@ -160,8 +160,12 @@ static ek_status fork_all(struct mpi_job *job)
     pid_t self = getpid(), rank = fork();
     if (rank == 0)
         live_as_rank(job, self);
-    if (rank < 0)
-        return ek_fail(EK_SYSTEM, "ek_launch: cannot fork: %s", strerror(errno));
+    if (rank < 0) {
+        ek_status status = ek_fail(EK_SYSTEM, "ek_launch: cannot fork: %s", strerror(errno));
+        if (job->supervisor > 0) /* which would wait for this rank */
+            kill(job->supervisor, SIGKILL);
+        return status;
+    }
     close(job->pipe[1]);
     job->pipe[1] = -1;
     if (job->listener >= 0)

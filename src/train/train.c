@@ -225,14 +225,25 @@ static ek_status go_back(ek_run *run, const ek_membership *start, ek_status *sta
     return EK_OK;
 }
 
+/* Where an engine cannot go on without what was lost, the user can. */
+static ek_status tell_of_resume(const ek_run *run, ek_status status)
+{
+    char text[EK_ERROR_BYTES];
+    uint64_t newest = 0;
+    snprintf(text, sizeof text, "%s", ek_error());
+    if (run->checkpoints && ek_checkpoint_newest(run->checkpoints, &newest) == EK_OK && newest)
+        return ek_fail(status, "%s; --resume goes on from step %" PRIu64, text, newest);
+    return ek_fail(status, "%s", text);
+}
+
 /* Launches the ranks, again from a checkpoint as often as need be. */
 static ek_status launch_and_go_back(ek_run *run)
 {
     ek_membership *start;
     EK_TRY(ek_membership_lose(run->membership, NULL, 0, &start));
     ek_status status = launch(run), went_back = EK_OK;
-    if (status == EK_UNIT_LOST && run->place.once)
-        status = ek_fail_prefix(status, "the engine cannot start ranks again from a checkpoint, --resume can: ");
+    if (run->place.once && (status == EK_UNIT_LOST || status == EK_PEER_LOST))
+        status = tell_of_resume(run, status);
     while (status == EK_UNIT_LOST && went_back == EK_OK && !run->place.once)
         went_back = go_back(run, start, &status);
     if (went_back != EK_OK)

@@ -33,7 +33,7 @@ prepare_job() {
 model: {layers: 2, hidden: 32, heads: 4, ffn: 64, vocab: 256, sequence: 16}
 data: {path: $text}
 parallel: {dp: 2, tp: 2}
-batch: {global: 8}
+batch: {global: 32}
 optimizer: {lr: 1.0e-3, warmup_steps: 10}
 train: {steps: $steps}
 engine: {timeout_seconds: 2}

@@ -41,7 +41,7 @@ static void kill_one(enum victim victim, int signal, training_result *result)
 {
     mpirun_processes processes;
     /* steps take their time: no more than are read are done before the end */
-    pid_t run = start_run(BY_MPIRUN, RANKS, "small", SET "--set train.steps=100000 --set batch.global=64");
+    pid_t run = start_run(BY_MPIRUN, RANKS, "small", SET "--set train.steps=100000 --set batch.global=128");
     find_processes(RANKS, &processes);
     await_lines(20);
     kill(find_victim(victim, run, &processes), signal);
