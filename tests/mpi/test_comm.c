@@ -79,11 +79,11 @@ static void test_refusals(void **state)
     assert_contains("errors", "2 processes were started for 3 ranks: the engine \"mpi\" needs mpirun -n 3");
 }
 
-static void read_medians(const char *path, double medians[2])
+static void read_figures(const char *path, double figures[2])
 {
     FILE *file = fopen(path, "r");
     assert_non_null(file);
-    assert_int_equal(fscanf(file, "%lf %lf", &medians[0], &medians[1]), 2);
+    assert_int_equal(fscanf(file, "%lf %lf", &figures[0], &figures[1]), 2);
     fclose(file);
 }
 
@@ -94,10 +94,10 @@ static void test_overlap(void **state)
     (void)state;
     double by_shm[2], by_mpi[2] = {0.0, 1.0};
     assert_int_equal(system(RANKS_PROGRAM " shm 2 overlap >expected"), 0);
-    read_medians("expected", by_shm);
+    read_figures("expected", by_shm);
     for (int attempt = 0; attempt < 4 && by_mpi[1] >= 0.6 * by_mpi[0]; attempt++) {
         assert_well(start_ranks(false, "2", "overlap", NULL));
-        read_medians("output", by_mpi);
+        read_figures("output", by_mpi);
     }
     print_message(
         "64 MiB of gradients take %.1f ms by shm, %.1f ms by mpi; beside computation %.1f and %.1f ms of it are "
