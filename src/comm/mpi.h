@@ -169,6 +169,7 @@ struct mpi_job {
     int listener;               /* process 0, else -1 */
     struct mpi_contact contact; /* process 0 */
     pid_t supervisor;           /* process 0 */
+    int run_time;               /* process 0: a pidfd of the process of MPI's run-time that started it; -1: unknown */
     sigset_t old_mask;          /* the program's: the signals below are blocked before the forks */
 };
 

@@ -7,9 +7,11 @@
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/pidfd.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -142,11 +144,33 @@ static void block_signals(struct mpi_job *job)
     pthread_sigmask(SIG_BLOCK, &signals, &job->old_mask);
 }
 
+/* What has started this process, if it is of Open MPI's: mpirun, or its daemon on this host. */
+static int open_run_time(void)
+{
+    static const char *const names[] = {"mpirun", "orterun", "prterun", "orted", "prted"};
+    char path[32], name[16] = "";
+    bool known = false;
+    pid_t parent = getppid();
+    int run_time = pidfd_open(parent, 0);
+    snprintf(path, sizeof path, "/proc/%ld/comm", (long)parent);
+    FILE *file = fopen(path, "re");
+    if (file && fscanf(file, "%15s", name) == 1)
+        for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+            known |= strcmp(name, names[i]) == 0;
+    if (file)
+        fclose(file);
+    if (known || run_time < 0)
+        return run_time;
+    close(run_time);
+    return -1;
+}
+
 static ek_status fork_all(struct mpi_job *job)
 {
     block_signals(job);
     if (job->place.process == 0) {
         EK_TRY(listen_for_guards(job));
+        job->run_time = open_run_time();
         job->supervisor = fork();
         if (job->supervisor == 0) {
             close(job->pipe[0]);
@@ -176,7 +200,7 @@ static ek_status fork_all(struct mpi_job *job)
 
 ek_status mpi_launch(const ek_launch_options *options)
 {
-    struct mpi_job job = {.options = options, .pipe = {-1, -1}, .listener = -1, .rank = EK_NONE};
+    struct mpi_job job = {.options = options, .pipe = {-1, -1}, .listener = -1, .rank = EK_NONE, .run_time = -1};
     mpi_place(&job.place);
     find_rank(&job);
     EK_TRY(check_options(&job));
@@ -198,6 +222,8 @@ ek_status mpi_launch(const ek_launch_options *options)
             close(job.pipe[i]);
     if (job.listener >= 0)
         close(job.listener);
+    if (job.run_time >= 0)
+        close(job.run_time);
     munmap(job.page, sizeof *job.page);
     return status;
 }

@@ -8,11 +8,16 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/pidfd.h>
 #include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 /* All must have said hello by then, and have gone when all is over. */
 #define HELLO_NS 90000000000u
 #define GOODBYE_NS 5000000000u
+/* What mpirun may take to end after the job. */
+#define RUN_TIME_MS 15000
 #define IDLE_TICK_NS 1000000000u
 
 void mpi_end_job(struct supervisor *supervisor, ek_status status, const char *error)
@@ -189,6 +194,26 @@ static void supervise(struct supervisor *supervisor)
     say_goodbye(supervisor);
 }
 
+/* With ULFM mpirun has been seen to stay when all that it had started was gone. A process that nobody waits for ends it
+ * then; usually it ends at once, and so does that process. */
+static void see_run_time_end(const struct mpi_job *job)
+{
+    if (job->run_time < 0 || !mpi_can_lose())
+        return;
+    pid_t child = fork();
+    if (child == 0 && fork() == 0) {
+        setsid();
+        dup2(job->run_time, STDIN_FILENO); /* all else is closed: pipes to mpirun, locks */
+        close_range(STDIN_FILENO + 1, ~0U, 0);
+        if (poll(&(struct pollfd){.fd = STDIN_FILENO, .events = POLLIN}, 1, RUN_TIME_MS) == 0)
+            pidfd_send_signal(STDIN_FILENO, SIGKILL, NULL, 0);
+    }
+    if (child == 0)
+        _exit(0);
+    if (child > 0)
+        waitpid(child, NULL, 0);
+}
+
 /* ------------------------------------------------------------------------------------------------- whole */
 
 ek_status mpi_supervise(struct mpi_job *job)
@@ -216,6 +241,7 @@ ek_status mpi_supervise(struct mpi_job *job)
     pthread_mutex_lock(&supervisor.mutex);
     if (status == EK_OK) {
         supervise(&supervisor);
+        see_run_time_end(job);
         status = supervisor.end.status == EK_OK ? EK_OK : ek_fail(supervisor.end.status, "%s", supervisor.end.error);
     }
     supervisor.beaten = true;
