@@ -359,6 +359,10 @@ EK_API const char *const *ek_engines(void);
 typedef struct ek_place {
     uint32_t process, processes; /* this one, and how many there are; "shm", or without mpirun: 0 and 1 */
     bool once;                   /* ek_launch can be called but once */
+    bool one_machine;            /* all ranks are on the machine of process 0, which reaches their devices */
+    /* What else the engine can do: ranks that are threads, emulated links, lost ranks that are started again. Options
+     * that ask for what it cannot do are refused by ek_launch. */
+    bool threads, links, returns;
 } ek_place;
 /* Before ek_launch, without starting MPI. EK_INVALID: there is no such engine in this build. */
 EK_API ek_status ek_launch_place(const char *engine, ek_place *place);

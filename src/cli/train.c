@@ -40,7 +40,7 @@ static void complain(ek_status status)
 {
     ek_place place;
     bool silent = status == EK_FENCED || !ek_error()[0];
-    bool follows = ek_launch_place("mpi", &place) == EK_OK && place.process > 0;
+    bool follows = ek_train_starter(&place) && place.process > 0;
     if (follows) {
         char host[64] = "";
         gethostname(host, sizeof host - 1);

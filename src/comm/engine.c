@@ -47,6 +47,21 @@ ek_status ek_launch_place(const char *engine, ek_place *place)
     return EK_OK;
 }
 
+/* What is asked for must be among what the engine can do. */
+static ek_status check_abilities(const ek_launch_options *options, const struct ek_engine_operations *operations)
+{
+    ek_place place;
+    operations->place(&place);
+    const char *lacks = NULL;
+    if (options->threads && !place.threads)
+        lacks = "have ranks that are threads";
+    else if ((options->link_bytes_per_second > 0 || options->link_latency_seconds > 0) && !place.links)
+        lacks = "emulate links";
+    else if (options->respawn_seconds > 0 && !place.returns)
+        lacks = "start lost ranks again";
+    return lacks ? ek_fail(EK_INVALID, "ek_launch: the engine \"%s\" cannot %s", operations->name, lacks) : EK_OK;
+}
+
 ek_status ek_launch(const ek_launch_options *options)
 {
     if (!options || !options->main)
@@ -69,6 +84,7 @@ ek_status ek_launch(const ek_launch_options *options)
                        EK_SHARED_BYTES);
     const struct ek_engine_operations *operations = NULL;
     EK_TRY(find_engine(options->engine, &operations));
+    EK_TRY(check_abilities(options, operations));
     return operations->launch(options);
 }
 
@@ -144,7 +160,7 @@ static ek_status check_lane(ek_lane lane)
     return EK_OK;
 }
 
-/* Distinct ranks of the job, the caller among them: finds its index. */
+/* Distinct ranks that are in the job, the caller among them: finds its index. */
 static ek_status check_members(const ek_engine *engine, const uint32_t *ranks, uint32_t count, uint32_t *index)
 {
     bool *seen = calloc(engine->ranks, sizeof *seen);
@@ -157,6 +173,8 @@ static ek_status check_members(const ek_engine *engine, const uint32_t *ranks, u
             status = ek_fail(EK_INVALID, "ek_group_create: rank %u; the job has %u ranks", ranks[i], engine->ranks);
         else if (seen[ranks[i]])
             status = ek_fail(EK_INVALID, "ek_group_create: rank %u is given twice", ranks[i]);
+        else if (!engine->live[ranks[i]])
+            status = ek_fail(EK_INVALID, "ek_group_create: rank %u is lost or absent", ranks[i]);
         else
             seen[ranks[i]] = true;
         if (ranks[i] == engine->rank)
@@ -175,13 +193,23 @@ ek_status ek_group_create(ek_group **group, ek_engine *engine, ek_lane lane, uin
     EK_TRY(check_joined(engine, "ek_group_create"));
     EK_TRY(check_lane(lane));
     EK_TRY(check_members(engine, ranks, count, &index));
-    return engine->operations->group_create(group, engine, lane, tag, ranks, count, index);
+    uint32_t *members = malloc(count * sizeof *members);
+    if (!members)
+        return ek_fail(EK_NO_MEMORY, "ek_group_create: out of memory");
+    memcpy(members, ranks, count * sizeof *members);
+    ek_status status = engine->operations->group_create(group, engine, lane, tag, members, count, index);
+    if (status != EK_OK)
+        free(members);
+    return status;
 }
 
 void ek_group_destroy(ek_group *group)
 {
-    if (group)
-        group->engine->operations->group_destroy(group);
+    if (!group)
+        return;
+    uint32_t *members = group->members;
+    group->engine->operations->group_destroy(group);
+    free(members);
 }
 
 uint32_t ek_group_size(const ek_group *group)
@@ -272,9 +300,12 @@ ek_status ek_barrier(ek_group *group, ek_request *request)
 
 static ek_status check_messages(const ek_engine *engine, const ek_message *messages, size_t count)
 {
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++) {
         if (messages[i].peer >= engine->ranks)
             return ek_fail(EK_INVALID, "ek_exchange: rank %u; the job has %u ranks", messages[i].peer, engine->ranks);
+        if (!engine->live[messages[i].peer])
+            return ek_fail(EK_INVALID, "ek_exchange: rank %u is lost or absent", messages[i].peer);
+    }
     return EK_OK;
 }
 

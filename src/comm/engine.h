@@ -38,8 +38,9 @@ struct ek_engine_operations {
     ek_status (*launch)(const ek_launch_options *options);
     ek_status (*alloc)(ek_engine *engine, size_t bytes, void **memory);
     void (*free)(ek_engine *engine, void *memory);
-    /* members[index] is the caller. The engine fills in an ek_group that it allocates. */
-    ek_status (*group_create)(ek_group **group, ek_engine *engine, ek_lane lane, uint32_t tag, const uint32_t *members,
+    /* members[index] is the caller; it stays as long as the group. The engine fills in an ek_group that it allocates.
+     */
+    ek_status (*group_create)(ek_group **group, ek_engine *engine, ek_lane lane, uint32_t tag, uint32_t *members,
                               uint32_t count, uint32_t index);
     void (*group_destroy)(ek_group *group);
     /* Runs (request == NULL) or starts an operation. */
@@ -60,8 +61,9 @@ struct ek_engine_operations {
 struct ek_engine {
     const struct ek_engine_operations *operations;
     uint32_t rank, ranks;
-    bool is_new;  /* has not joined yet */
-    bool joining; /* newcomers wait: no vote before the next agreement */
+    bool is_new;      /* has not joined yet */
+    bool joining;     /* newcomers wait: no vote before the next agreement */
+    const bool *live; /* [ranks] in the job since the last agreement */
 };
 
 /* First member of an engine's own structure. */

@@ -169,8 +169,9 @@ struct mpi_job {
     int listener;               /* process 0, else -1 */
     struct mpi_contact contact; /* process 0 */
     pid_t supervisor;           /* process 0 */
-    int run_time;               /* process 0: a pidfd of the process of MPI's run-time that started it; -1: unknown */
-    sigset_t old_mask;          /* the program's: the signals below are blocked before the forks */
+    int run_time;               /* a pidfd of what started this process: mpirun or its daemon; -1: unknown */
+    bool run_time_is_daemon;
+    sigset_t old_mask; /* the program's: the signals below are blocked before the forks */
 };
 
 /* What the launching side hears; the last one in its guard alone. */
@@ -179,6 +180,12 @@ static const int mpi_signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
 
 void mpi_place(ek_place *place);
 ek_status mpi_launch(const ek_launch_options *options);
+
+/* Where there is no timeout there is nothing to be measured, but messages say that both are there. */
+static inline uint64_t mpi_beat_ns(const struct mpi_job *job)
+{
+    return job->tick_ns ? job->tick_ns : 1000000000u;
+}
 
 /* For so many ticks in a row a host may be silent: the timeout, or 2 s if that is longer. */
 static inline uint64_t mpi_silent_ticks(const struct mpi_job *job)

@@ -18,25 +18,16 @@
 
 /* ------------------------------------------------------------------------------------------------ groups */
 
-ek_status mpi_group_create(ek_group **group, ek_engine *base, ek_lane lane, uint32_t tag, const uint32_t *members,
+ek_status mpi_group_create(ek_group **group, ek_engine *base, ek_lane lane, uint32_t tag, uint32_t *members,
                            uint32_t count, uint32_t index)
 {
-    const struct mpi_engine *engine = (struct mpi_engine *)base;
-    for (uint32_t i = 0; i < count; i++)
-        if (!engine->live[members[i]])
-            return ek_fail(EK_INVALID, "ek_group_create: rank %u is lost or absent", members[i]);
     struct mpi_group *created = malloc(sizeof *created);
-    uint32_t *copy = malloc(count * sizeof *copy);
-    if (!created || !copy) {
-        free(created);
-        free(copy);
+    if (!created)
         return ek_fail(EK_NO_MEMORY, "ek_group_create: out of memory");
-    }
-    memcpy(copy, members, count * sizeof *copy);
     /* Operations of a lane run in one order, so groups that share a tag could still not be mixed up. */
     *created =
-        (struct mpi_group){.base = {.engine = base, .lane = lane, .count = count, .index = index, .members = copy},
-                           .epoch = engine->epoch,
+        (struct mpi_group){.base = {.engine = base, .lane = lane, .count = count, .index = index, .members = members},
+                           .epoch = ((struct mpi_engine *)base)->epoch,
                            .tag = 1 + (int)(tag % TAGS)};
     *group = &created->base;
     return EK_OK;
@@ -45,7 +36,6 @@ ek_status mpi_group_create(ek_group **group, ek_engine *base, ek_lane lane, uint
 void mpi_group_destroy(ek_group *base)
 {
     queue_drain(&((struct mpi_engine *)base->engine)->lanes[base->lane].queue); /* what is queued refers to it */
-    free(base->members);
     free(base);
 }
 

@@ -162,8 +162,8 @@ static void count_vain(struct supervisor *supervisor)
     supervisor->vain = supervisor->disturbed && !supervisor->lost_in_epoch ? supervisor->vain + 1 : 0;
     if (supervisor->vain <= VAIN_MOST)
         return;
-    ek_fail(EK_SYSTEM, "MPI fails again and again, though no rank is lost: %s", supervisor->trouble);
-    mpi_obey(supervisor, EK_SYSTEM);
+    mpi_obey(supervisor,
+             ek_fail(EK_SYSTEM, "MPI fails again and again, though no rank is lost: %s", supervisor->trouble));
 }
 
 void mpi_try_agreement(struct supervisor *supervisor)

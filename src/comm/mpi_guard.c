@@ -23,8 +23,6 @@
 #define CONNECT_MS 2000
 #define FLUSH_NS 2000000000u
 #define LAST_WORD_NS 5000000000u
-/* Without a timeout there is nothing to be measured, but messages say that both are there. */
-#define IDLE_TICK_NS 1000000000u
 
 struct guard {
     struct mpi_job *job;
@@ -311,22 +309,12 @@ static _Noreturn void end_alike(const siginfo_t *info)
     _exit(info->si_status ? info->si_status : 1);
 }
 
-/* Ends what started this process: the daemon of MPI's run-time on this host, or mpirun itself, which it waits for. */
-static void end_run_time(const char *const *names)
+/* Where a host is cut off MPI's run-time waits for it, and puts off SIGTERM meanwhile. */
+static void end_run_time(const struct mpi_job *job)
 {
-    char path[32], name[16] = "";
-    pid_t parent = getppid();
-    snprintf(path, sizeof path, "/proc/%ld/comm", (long)parent);
-    FILE *file = fopen(path, "r");
-    if (file && fscanf(file, "%15s", name) == 1)
-        for (; *names; names++)
-            if (strcmp(name, *names) == 0)
-                kill(parent, SIGKILL); /* it puts off SIGTERM until it has heard from the others */
-    if (file)
-        fclose(file);
+    if (job->run_time >= 0)
+        pidfd_send_signal(job->run_time, SIGKILL, NULL, 0);
 }
-static const char *const mpi_daemons[] = {"orted", "prted", NULL};
-static const char *const mpi_commands[] = {"mpirun", "orterun", "prterun", NULL};
 
 /* The leading process goes on a while: its exit status is this one's. mpirun passes on what it says, until then. */
 static _Noreturn void end_with_supervisor(const struct guard *guard)
@@ -335,7 +323,7 @@ static _Noreturn void end_with_supervisor(const struct guard *guard)
     while (waitpid(guard->job->supervisor, &status, 0) < 0 && errno == EINTR)
         ;
     if (guard->end.cut_off)
-        end_run_time(mpi_commands);
+        end_run_time(guard->job);
     _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
 }
 
@@ -358,7 +346,7 @@ static ek_status open_guard(struct guard *guard)
 ek_status mpi_guard_run(struct mpi_job *job, pid_t rank)
 {
     struct guard guard = {.job = job, .page = job->page, .pid = rank};
-    guard.tick_ns = job->tick_ns ? job->tick_ns : IDLE_TICK_NS;
+    guard.tick_ns = mpi_beat_ns(job);
     EK_TRY(open_guard(&guard));
     if (job->place.process == 0)
         greet(&guard, &job->contact);
@@ -369,8 +357,8 @@ ek_status mpi_guard_run(struct mpi_job *job, pid_t rank)
         ;
     tell_end(&guard, &info);
     wire_close(&guard.supervisor);
-    if (guard.end.cut_off)
-        end_run_time(mpi_daemons);
+    if (guard.end.cut_off && job->run_time_is_daemon)
+        end_run_time(job);
     if (!guard.over || guard.alone)
         end_alike(&info);
     wire_close(&guard.rank);

@@ -91,22 +91,6 @@ static ek_status listen_for_guards(struct mpi_job *job)
 
 /* -------------------------------------------------------------------------------------------------- forks */
 
-static ek_status check_options(const struct mpi_job *job)
-{
-    const ek_launch_options *options = job->options;
-    if (options->threads)
-        return ek_fail(EK_INVALID, "ek_launch: ranks of the engine \"mpi\" are processes, not threads");
-    if (options->link_bytes_per_second > 0 || options->link_latency_seconds > 0)
-        return ek_fail(EK_INVALID, "ek_launch: the engine \"mpi\" does not emulate links");
-    if (options->respawn_seconds > 0)
-        return ek_fail(EK_INVALID, "ek_launch: the engine \"mpi\" does not start lost ranks again");
-    if (job->place.processes != job->present)
-        return ek_fail(EK_INVALID,
-                       "ek_launch: %u processes were started for %u ranks: the engine \"mpi\" needs mpirun -n %u",
-                       job->place.processes, job->present, job->present);
-    return EK_OK;
-}
-
 /* The rank of this process: they are taken in order by those that are present. */
 static void find_rank(struct mpi_job *job)
 {
@@ -145,24 +129,23 @@ static void block_signals(struct mpi_job *job)
 }
 
 /* What has started this process, if it is of Open MPI's: mpirun, or its daemon on this host. */
-static int open_run_time(void)
+static void find_run_time(struct mpi_job *job)
 {
-    static const char *const names[] = {"mpirun", "orterun", "prterun", "orted", "prted"};
+    static const char *const names[] = {"orted", "prted", "mpirun", "orterun", "prterun"};
+    enum { DAEMONS = 2, NAMES = sizeof names / sizeof names[0] };
     char path[32], name[16] = "";
-    bool known = false;
+    size_t found = 0;
     pid_t parent = getppid();
-    int run_time = pidfd_open(parent, 0);
     snprintf(path, sizeof path, "/proc/%ld/comm", (long)parent);
     FILE *file = fopen(path, "re");
-    if (file && fscanf(file, "%15s", name) == 1)
-        for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-            known |= strcmp(name, names[i]) == 0;
+    if (!file || fscanf(file, "%15s", name) != 1)
+        name[0] = '\0';
     if (file)
         fclose(file);
-    if (known || run_time < 0)
-        return run_time;
-    close(run_time);
-    return -1;
+    while (found < NAMES && strcmp(name, names[found]) != 0)
+        found++;
+    job->run_time = found < NAMES ? pidfd_open(parent, 0) : -1;
+    job->run_time_is_daemon = found < DAEMONS;
 }
 
 static ek_status fork_all(struct mpi_job *job)
@@ -170,7 +153,6 @@ static ek_status fork_all(struct mpi_job *job)
     block_signals(job);
     if (job->place.process == 0) {
         EK_TRY(listen_for_guards(job));
-        job->run_time = open_run_time();
         job->supervisor = fork();
         if (job->supervisor == 0) {
             close(job->pipe[0]);
@@ -203,7 +185,10 @@ ek_status mpi_launch(const ek_launch_options *options)
     struct mpi_job job = {.options = options, .pipe = {-1, -1}, .listener = -1, .rank = EK_NONE, .run_time = -1};
     mpi_place(&job.place);
     find_rank(&job);
-    EK_TRY(check_options(&job));
+    if (job.place.processes != job.present)
+        return ek_fail(EK_INVALID,
+                       "ek_launch: %u processes were started for %u ranks: the engine \"mpi\" needs mpirun -n %u",
+                       job.place.processes, job.present, job.present);
     if (options->timeout_seconds > 0)
         job.tick_ns = (uint64_t)(options->timeout_seconds * 1e9 / JOB_TICKS_PER_TIMEOUT);
     if (options->timeout_seconds > 0 && job.tick_ns < TICK_LEAST_NS)
@@ -213,6 +198,7 @@ ek_status mpi_launch(const ek_launch_options *options)
         return ek_fail(EK_NO_MEMORY, "ek_launch: out of memory");
     atomic_store(&job.page->patience, 1);
     pthread_sigmask(SIG_BLOCK, NULL, &job.old_mask);
+    find_run_time(&job);
     ek_status status = pipe2(job.pipe, O_CLOEXEC) == 0
                            ? fork_all(&job)
                            : ek_fail(EK_SYSTEM, "ek_launch: cannot make a pipe: %s", strerror(errno));

@@ -346,8 +346,9 @@ _Noreturn void mpi_rank_run(struct mpi_job *job)
     prctl(PR_SET_TIMERSLACK, 1000UL); /* naps are short */
     static struct mpi_engine the_engine;
     struct mpi_engine *engine = &the_engine;
-    *engine = (struct mpi_engine){
-        .base = {&ek_engine_mpi, job->rank, job->options->ranks, false, false}, .job = job, .page = job->page};
+    *engine = (struct mpi_engine){.base = {&ek_engine_mpi, job->rank, job->options->ranks, false, false, engine->live},
+                                  .job = job,
+                                  .page = job->page};
     engine->agreement = (ek_agreement){.live = engine->live, .newcomers = engine->newcomers};
     engine->comm_ranks = calloc(job->options->ranks, sizeof *engine->comm_ranks);
     struct mpi_end end = {.status = engine->comm_ranks ? run_main(engine)

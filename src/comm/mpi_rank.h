@@ -77,7 +77,7 @@ ek_status mpi_fail_lost(const struct mpi_engine *engine);
 void mpi_break(struct mpi_engine *engine, const char *text);
 
 /* mpi_collectives.c */
-ek_status mpi_group_create(ek_group **group, ek_engine *engine, ek_lane lane, uint32_t tag, const uint32_t *members,
+ek_status mpi_group_create(ek_group **group, ek_engine *engine, ek_lane lane, uint32_t tag, uint32_t *members,
                            uint32_t count, uint32_t index);
 void mpi_group_destroy(ek_group *group);
 ek_status mpi_collective(struct mpi_lane *lane, const struct ek_operation *operation);

@@ -24,11 +24,17 @@ void mpi_tell_connected(struct supervisor *supervisor, enum mpi_message_type typ
 
 /* ----------------------------------------------------------------------------------------------- visitors */
 
-/* All have come: the job begins, and what it was asked for before is known. Who is still at the door is none of it. */
-static void welcome_all(struct supervisor *supervisor)
+void mpi_turn_away_visitors(struct supervisor *supervisor)
 {
     for (uint32_t i = 0; i < supervisor->base.ranks; i++)
         wire_close(&supervisor->visitors[i]);
+    supervisor->awaited = 0;
+}
+
+/* All have come: the job begins, and what it was asked for before is known. Who is still at the door is none of it. */
+static void welcome_all(struct supervisor *supervisor)
+{
+    mpi_turn_away_visitors(supervisor);
     mpi_tell_live(supervisor, WIRE_WISH, &supervisor->wish, sizeof supervisor->wish);
     mpi_tell_live(supervisor, WIRE_WELCOME, supervisor->options->shared, supervisor->options->shared_bytes);
 }

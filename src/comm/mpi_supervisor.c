@@ -18,7 +18,6 @@
 #define GOODBYE_NS 5000000000u
 /* What mpirun may take to end after the job. */
 #define RUN_TIME_MS 15000
-#define IDLE_TICK_NS 1000000000u
 
 void mpi_end_job(struct supervisor *supervisor, ek_status status, const char *error)
 {
@@ -131,6 +130,7 @@ static void attend(struct supervisor *supervisor)
 static void say_goodbye(struct supervisor *supervisor)
 {
     bool any = true;
+    mpi_turn_away_visitors(supervisor);
     mpi_tell_connected(supervisor, WIRE_OVER, &supervisor->end, sizeof supervisor->end);
     supervisor->until_ns = clock_now_ns() + GOODBYE_NS;
     while (any && clock_now_ns() < supervisor->until_ns) {
@@ -221,7 +221,7 @@ ek_status mpi_supervise(struct mpi_job *job)
     struct supervisor supervisor = {.base = {&ek_engine_mpi, job->options->ranks},
                                     .job = job,
                                     .options = job->options,
-                                    .tick_ns = job->tick_ns ? job->tick_ns : IDLE_TICK_NS,
+                                    .tick_ns = mpi_beat_ns(job),
                                     .until_ns = clock_now_ns() + HELLO_NS,
                                     .epoch = 1,
                                     .step = job->options->committed_step + 1};

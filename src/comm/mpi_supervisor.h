@@ -78,6 +78,8 @@ void mpi_leave_seats(struct supervisor *supervisor);
 /* Hears all that has come. */
 void mpi_listen_to_seats(struct supervisor *supervisor);
 void mpi_listen_to_visitors(struct supervisor *supervisor);
+/* Nobody else is waited for. */
+void mpi_turn_away_visitors(struct supervisor *supervisor);
 /* To the ranks that are in the job; to every guard that can be reached. */
 void mpi_tell_live(struct supervisor *supervisor, enum mpi_message_type type, const void *data, size_t bytes);
 void mpi_tell_connected(struct supervisor *supervisor, enum mpi_message_type type, const void *data, size_t bytes);

@@ -246,7 +246,7 @@ static inline bool shm_reachable(const struct shm_job *job, const void *data)
 }
 
 /* shm_collectives.c, shm_exchange.c */
-ek_status shm_group_create(ek_group **group, ek_engine *engine, ek_lane lane, uint32_t tag, const uint32_t *members,
+ek_status shm_group_create(ek_group **group, ek_engine *engine, ek_lane lane, uint32_t tag, uint32_t *members,
                            uint32_t count, uint32_t index);
 void shm_group_destroy(ek_group *group);
 ek_status shm_collective(struct shm_lane *lane, const struct ek_operation *operation);

@@ -32,33 +32,25 @@ static struct shm_block *claim_block(const struct shm_job *job, uint64_t key)
     return NULL;
 }
 
-ek_status shm_group_create(ek_group **group, ek_engine *base, ek_lane lane, uint32_t tag, const uint32_t *members,
+ek_status shm_group_create(ek_group **group, ek_engine *base, ek_lane lane, uint32_t tag, uint32_t *members,
                            uint32_t count, uint32_t index)
 {
     const struct shm_engine *engine = (struct shm_engine *)base;
-    for (uint32_t i = 0; i < count; i++)
-        if (!engine->job->live[members[i]])
-            return ek_fail(EK_INVALID, "ek_group_create: rank %u is lost or absent", members[i]);
     uint64_t key = ek_hash(members, count * sizeof *members, (uint64_t)tag << 1 | lane);
     struct shm_block *block = claim_block(engine->job, key ? key : 1);
     if (!block)
         return ek_fail(EK_NO_MEMORY, "ek_group_create: there are already %llu groups",
                        (unsigned long long)engine->job->block_count);
     struct shm_group *created = malloc(sizeof *created);
-    uint32_t *copy = malloc(count * sizeof *copy);
-    if (!created || !copy) {
-        free(created);
-        free(copy);
+    if (!created)
         return ek_fail(EK_NO_MEMORY, "ek_group_create: out of memory");
-    }
-    memcpy(copy, members, count * sizeof *copy);
     /* The same group may have been made and destroyed before in this epoch, and others may already be in the next
      * phase; but no phase ends, and nobody departs, without this member. */
     assert(count > 0);
     uint64_t arrivals = atomic_load(&block->arrivals.value) / SHM_ONE;
     uint64_t departures = atomic_load(&block->departures.value) / SHM_ONE;
     *created = (struct shm_group){
-        .base = {.engine = base, .lane = lane, .count = count, .index = index, .members = copy},
+        .base = {.engine = base, .lane = lane, .count = count, .index = index, .members = members},
         .epoch = engine->epoch,
         .block = block,
         .arrivals = arrivals / count * count,
@@ -79,7 +71,6 @@ void shm_group_destroy(ek_group *base)
         if (shm_is_sound(engine)) /* else the group will not be made again in this epoch */
             shm_await(lane, &group->block->departures, group->departures); /* see shm_group_create */
     }
-    free(base->members);
     free(group);
 }
 

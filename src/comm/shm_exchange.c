@@ -54,16 +54,6 @@ static void sort_by_peer(const ek_message *messages, size_t count, ek_message *s
         sorted[streams[messages[i].peer].end++] = messages[i];
 }
 
-static ek_status check_peers(const struct exchange *exchange)
-{
-    for (uint32_t peer = 0; peer < exchange->ranks; peer++) {
-        const struct stream *send = &exchange->sends[peer], *receive = &exchange->receives[peer];
-        if (!exchange->lane->engine->job->live[peer] && (send->next < send->end || receive->next < receive->end))
-            return ek_fail(EK_INVALID, "ek_exchange: rank %u is lost or absent", peer);
-    }
-    return EK_OK;
-}
-
 static ek_status fail_size(uint32_t from, uint64_t sent, uint32_t to, size_t expected)
 {
     return ek_fail(EK_INVALID, "rank %u sends %llu bytes to rank %u, which expects %zu", from, (unsigned long long)sent,
@@ -214,7 +204,6 @@ static ek_status run(struct exchange *exchange, const struct ek_operation *opera
     sort_by_peer(operation->sends, operation->send_count, exchange->sorted_sends, exchange->sends, exchange->ranks);
     sort_by_peer(operation->receives, operation->receive_count, exchange->sorted_receives, exchange->receives,
                  exchange->ranks);
-    EK_TRY(check_peers(exchange));
     EK_TRY(copy_own(exchange));
     if (operation->send_count > 0)
         EK_TRY(stage(exchange, operation->send_count));

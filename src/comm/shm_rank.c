@@ -393,11 +393,14 @@ void shm_rank_run(struct shm_job *job, uint32_t rank, const ek_launch_options *o
         ek_fail(status, "out of memory for an engine");
     } else {
         uint64_t admitted = atomic_load(&own->admitted);
-        *engine = (struct shm_engine){
-            .base = {.operations = &ek_engine_shm, .rank = rank, .ranks = job->ranks, .is_new = admitted == 0},
-            .job = job,
-            .own = own,
-            .epoch = admitted ? admitted : SHM_NO_EPOCH};
+        *engine = (struct shm_engine){.base = {.operations = &ek_engine_shm,
+                                               .rank = rank,
+                                               .ranks = job->ranks,
+                                               .is_new = admitted == 0,
+                                               .live = job->live},
+                                      .job = job,
+                                      .own = own,
+                                      .epoch = admitted ? admitted : SHM_NO_EPOCH};
         status = heap_create(&engine->heap, job->heaps + rank * job->heap_bytes, job->heap_bytes);
     }
     if (status == EK_OK) {

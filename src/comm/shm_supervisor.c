@@ -431,7 +431,7 @@ static ek_status launch_on(struct shm_job *job, const ek_launch_options *options
 
 void shm_place(ek_place *place)
 {
-    *place = (ek_place){.process = 0, .processes = 1};
+    *place = (ek_place){.processes = 1, .one_machine = true, .threads = true, .links = true, .returns = true};
 }
 
 ek_status shm_launch(const ek_launch_options *options)

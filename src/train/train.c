@@ -5,6 +5,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "base/whole_file.h"
@@ -258,26 +259,37 @@ static ek_status launch_and_go_back(ek_run *run)
 
 /* ------------------------------------------------------------------------------------------------ engine */
 
-static ek_status refuse_with_mpi(const char *what)
+static ek_status refuse_with(const ek_run *run, const char *what)
 {
-    return ek_fail(EK_INVALID, "%s: not with engine.name mpi", what);
+    return ek_fail(EK_INVALID, "%s: not with engine.name %s", what, run->config->engine.name);
 }
 
-/* What the engine "mpi" cannot do. */
-static ek_status check_mpi(const ek_run *run)
+/* What is asked for must be among what the engine can do. */
+static ek_status check_abilities(const ek_run *run)
 {
     const ek_config *config = run->config;
-    if (config->engine.threads)
-        return refuse_with_mpi("engine.threads");
-    if (config->engine.link_bytes_per_second > 0 || config->engine.link_latency_seconds > 0)
-        return refuse_with_mpi("an emulated link");
-    if (config->recovery.respawn_seconds > 0)
-        return refuse_with_mpi("recovery.respawn_seconds");
-    if (run->options->rejoin_count > 0)
-        return refuse_with_mpi("--rejoin");
-    if (config->power.backend != EK_POWER_NONE && config->power.backend != EK_POWER_EMULATED)
-        return refuse_with_mpi("power.backend for real devices");
+    const ek_place *place = &run->place;
+    bool has_link = config->engine.link_bytes_per_second > 0 || config->engine.link_latency_seconds > 0;
+    bool has_devices = config->power.backend != EK_POWER_NONE && config->power.backend != EK_POWER_EMULATED;
+    if (config->engine.threads && !place->threads)
+        return refuse_with(run, "engine.threads");
+    if (has_link && !place->links)
+        return refuse_with(run, "an emulated link");
+    if (config->recovery.respawn_seconds > 0 && !place->returns)
+        return refuse_with(run, "recovery.respawn_seconds");
+    if (run->options->rejoin_count > 0 && !place->returns)
+        return refuse_with(run, "--rejoin");
+    if (has_devices && !place->one_machine) /* whose limits the launching process sets */
+        return refuse_with(run, "power.backend for real devices");
     return EK_OK;
+}
+
+const char *ek_train_starter(ek_place *place)
+{
+    for (const char *const *engine = ek_engines(); *engine; engine++)
+        if (ek_launch_place(*engine, place) == EK_OK && place->processes > 1)
+            return *engine;
+    return NULL;
 }
 
 /* As many processes as the engine wants. */
@@ -286,22 +298,23 @@ static ek_status check_place(ek_run *run)
     const char *name = run->config->engine.name;
     if (ek_launch_place(name, &run->place) != EK_OK)
         return ek_fail_prefix(EK_INVALID, "engine.name: ");
-    ek_place mpirun;
-    if (!run->place.once && ek_launch_place("mpi", &mpirun) == EK_OK && mpirun.processes > 1)
-        return ek_fail(EK_INVALID, "%u processes were started, as by mpirun, but engine.name is %s; set it to mpi",
-                       mpirun.processes, name);
+    ek_place among;
+    const char *starter = ek_train_starter(&among);
+    if (starter && strcmp(starter, name) != 0)
+        return ek_fail(EK_INVALID, "%u processes were started, as by mpirun, but engine.name is %s; set it to %s",
+                       among.processes, name, starter);
+    EK_TRY(check_abilities(run));
     if (!run->place.once)
         return EK_OK;
-    EK_TRY(check_mpi(run));
     uint32_t present = 0;
     for (uint32_t rank = 0; rank < ek_membership_ranks(run->membership); rank++)
         present += ek_rank_is_known(run->membership, rank);
     if (present == run->place.processes)
         return EK_OK;
     return ek_fail(EK_INVALID,
-                   "engine.name: mpi: %u processes were started for %u ranks (parallel.dp x parallel.tp, as far as "
+                   "engine.name: %s: %u processes were started for %u ranks (parallel.dp x parallel.tp, as far as "
                    "parallel.degrees has them, and recovery.spares); mpirun -n %u is needed",
-                   run->place.processes, present, present);
+                   name, run->place.processes, present, present);
 }
 
 /* ------------------------------------------------------------------------------------------------- whole */

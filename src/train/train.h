@@ -70,6 +70,10 @@ typedef struct ek_train_options {
 /* EK_OK: all steps are committed. EK_INVALID: refused before any rank was started, whatever the reason (a data or
  * metrics file that cannot be used is an input too). Anything else: the run failed on the way. EK_FENCED: so it did,
  * and the process that leads the job (engine "mpi") says why, as it does where EK_INVALID has no text. */
+/* The engine as whose processes this one and others were started, by mpirun say, and its place among them; NULL: it was
+ * started alone. */
+const char *ek_train_starter(ek_place *place);
+
 ek_status ek_train(const ek_train_options *options);
 
 #endif

@@ -73,7 +73,7 @@ static void test_refusals(void **state)
 {
     (void)state;
     assert_int_not_equal(finish_mpirun(start_ranks(false, "3", "threads", NULL), 20), 0);
-    assert_contains("errors", "ranks of the engine \"mpi\" are processes, not threads");
+    assert_contains("errors", "the engine \"mpi\" cannot have ranks that are threads");
     pid_t run = start_mpirun(false, 2, (const char *const[]){RANKS_PROGRAM, "mpi", "3", "operations", NULL});
     assert_int_not_equal(finish_mpirun(run, 20), 0);
     assert_contains("errors", "2 processes were started for 3 ranks: the engine \"mpi\" needs mpirun -n 3");
